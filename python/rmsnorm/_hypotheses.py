@@ -230,9 +230,9 @@ _PLACES = ["inside", "outside", "floor"]
 class Trial:
     """A norm for several eps and placements of eps, whose parts a step changes.
 
-    While it is computed, step is the step, n its value, h are the rows that are normalised, mean is what is
-    under the root but for eps, w is the weight with its offset or None, and `columns` are those of
-    the result.
+    While it is computed, step is the step, n its value, h are the rows that are normalised, mean is
+    what is under the root but for eps, w is the weight with its offset or None, and `columns` are
+    those of the result.
     """
 
     step: "Step"
@@ -503,8 +503,8 @@ class Step:
     rounds: whether the norm is rounded to the type n. is_grouped: whether it is that of n groups.
 
     Parts of the norm, as functions of a Trial: its input h; the sums of squares; what is under the
-    root, eps included; h / RMS; the product of this with the weight; the activation of the gate, from the
-    library's; y from its value in f32.
+    root, eps included; h / RMS; the product of this with the weight; the activation of the gate,
+    from the library's; y from its value in f32.
 
     turn: the rotation of rows, for a result of a type. place: "before the norm" or "before the
     weight" if it is not after both.

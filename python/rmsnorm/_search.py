@@ -7,7 +7,6 @@ _hypotheses.py, and ranks them by how far their results are from the implementat
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,8 +73,9 @@ class Answer:
 
     is_near: whether most elements are those of the best hypothesis. residual_out: what is wrong with
     it, as a clause. mistake: of y and of residual_out, where a norm fits. held: what y in f32 is
-    rounded to, as a clause. others: the nearest ones that differ from the best. good: those that fit as well as the best. call: the operands that
-    were compared, without special rows. rows: of x, special ones included.
+    rounded to, as a clause. others: the nearest ones that differ from the best. good: those that
+    fit as well as the best. call: the operands that were compared, without special rows. rows: of
+    x, special ones included.
     """
 
     fit: str
