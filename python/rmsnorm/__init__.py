@@ -14,7 +14,7 @@ vLLM, and rmsnorm.jax has one for JAX. Each is imported only on request.
 from ._arrays import Array, SupportsDLPack
 from ._calls import backward, bind_backward, bind_forward, bind_forward_all, forward, forward_all
 from ._calls import rms_norm, rms_norm_backward, targets, version
-from ._identify import Ambiguity, Identification, identify, identify_files
+from ._identify import Ambiguity, Identification, identify, identify_files, identify_rotary
 from ._module import RMSNorm
 
 __version__ = version()
@@ -33,6 +33,7 @@ __all__ = [
     "forward_all",
     "identify",
     "identify_files",
+    "identify_rotary",
     "rms_norm",
     "rms_norm_backward",
     "targets",

@@ -22,7 +22,7 @@ from ._search import Ambiguity, Answer, find
 from ._tensors import Framework, Tensor, changed_rows, framework_of, read_tensor
 from ._texts import as_arguments, sentence, systems_like, text_of
 
-__all__ = ["Ambiguity", "Identification", "identify", "identify_files"]
+__all__ = ["Ambiguity", "Identification", "identify", "identify_files", "identify_rotary"]
 
 # What a row's bits may depend on.
 _CAUSES = {
@@ -235,9 +235,7 @@ def identify(
     weight: bool = True,
     residual: bool = False,
     gate: bool = False,
-    rotated: int | None = None,
     weight_dtype: Any = None,
-    table_dtype: Any = None,
     eps: Iterable[float] = (),
     framework: str | None = None,
     device: Any = None,
@@ -245,17 +243,15 @@ def identify(
     """Finds out which RMSNorm a function computes.
 
     f: f(x, weight) -> y, or with the arguments that are asked for below, in the order
-        f(x, residual, gate, weight, cos, sin). x, residual, gate and y have the shape [rows, d], the
-        weight [d], and cos and sin [rows, rotated / 2]. Given a residual, f may return
-        (y, residual_out). y and residual_out are float32, float16 or bfloat16.
+        f(x, residual, gate, weight). x, residual, gate and y have the shape [rows, d], the weight
+        [d]. Given a residual, f may return (y, residual_out). y and residual_out are float32,
+        float16 or bfloat16.
     d: the number of elements of a row.
     dtype: the type of the arguments: "float32", "float16" or "bfloat16", or the framework's type.
     weight: whether f takes a weight.
     residual: whether f takes a residual, which is added to x first.
     gate: whether f takes a gate.
-    rotated: the elements of a row that f rotates after the norm, an even number. f then takes cos
-        and sin, where every token has its own row, and no residual or gate. d is at most 4096.
-    weight_dtype, table_dtype: the type of the weight, and of cos and sin; None is dtype.
+    weight_dtype: the type of the weight; None is dtype.
     eps: numbers to try beside the usual ones.
     framework: whose arrays f takes and returns: "numpy" (with ml_dtypes for bfloat16), "torch" or
         "jax". None is "torch" where dtype is a type of PyTorch, and otherwise "numpy".
@@ -278,6 +274,39 @@ def identify(
 
         print(rmsnorm.identify(f, norm.weight.numel(), torch.bfloat16))
 
+    An exception of f is passed on. A result of the wrong type or shape raises ValueError.
+    """
+    d = checked_integer("d", d, 2**31)
+    names = {"x": True, "residual": residual, "gate": gate, "weight": weight}
+    codes = _codes(names, dtype, weight_dtype=weight_dtype)
+    inputs = {name: probe(d, code)[name] for name, code in codes.items()}
+    return _identify(f, _adapter(framework, dtype, device), inputs, ORDINARY_ROWS, eps)
+
+
+def identify_rotary(
+    f: Callable[..., Any],
+    d: int = 128,
+    dtype: Any = "bfloat16",
+    *,
+    rotated: int | None = None,
+    weight: bool = True,
+    weight_dtype: Any = None,
+    table_dtype: Any = None,
+    eps: Iterable[float] = (),
+    framework: str | None = None,
+    device: Any = None,
+) -> Identification:
+    """Finds out which norm and which rotary positions a function computes.
+
+    f: f(x, weight, cos, sin) -> y. x and y have the shape [tokens, d], the weight [d], and cos and
+        sin [tokens, R / 2], one number for each pair of elements. Every token has its own row.
+    d: the number of elements of a row, at most 4096.
+    dtype: the type of the arguments: "float32", "float16" or "bfloat16", or the framework's type.
+    rotated: R, the elements of a row that are rotated, an even number; None is d.
+    weight: whether f takes a weight. If not, it is f(x, cos, sin).
+    weight_dtype, table_dtype: the type of the weight, and of cos and sin; None is dtype.
+    eps, framework, device: see identify().
+
     Tables of float32 show whether they are rounded. Some tokens have the angle 0, where the norm
     shows alone. cos and sin are drawn independently: a function must not compute one from the
     other, or from positions. A function that takes each number twice gets it so:
@@ -287,29 +316,43 @@ def identify(
             q = norm(x, weight)
             return q * cos + rotate_half(q) * sin
 
-        print(rmsnorm.identify(f, 128, torch.bfloat16, rotated=128))
+        print(rmsnorm.identify_rotary(f, 128, torch.bfloat16))
 
-    An exception of f is passed on. A result of the wrong type or shape raises ValueError.
+    The options of the answer are those of rms_norm(x, weight, cos=cos, sin=sin, ...).
     """
-    adapter = framework_of(framework or ("torch" if _is_of_torch(dtype) else "numpy"), device)
+    d = checked_integer("d", d, 4097)
+    if rotated is None:
+        rotated = d
+    possible = f"possible are even numbers from 2 to d, {d}"
+    if checked_integer("rotated", rotated, d + 1, possible) % 2:
+        raise ValueError(f"rotated: {rotated}; {possible}")
+    names = {"x": True, "weight": weight, "cos": True, "sin": True}
+    codes = _codes(names, dtype, weight_dtype=weight_dtype, table_dtype=table_dtype)
+    inputs = {name: probe(d, code, rotated)[name] for name, code in codes.items()}
+    return _identify(f, _adapter(framework, dtype, device), inputs, ORDINARY_TOKENS, eps)
+
+
+def _adapter(framework: str | None, dtype: Any, device: Any) -> Framework:
+    return framework_of(framework or ("torch" if _is_of_torch(dtype) else "numpy"), device)
+
+
+def _codes(names: Mapping[str, bool], dtype: Any, **own: Any) -> dict[str, int]:
+    """Returns the types of the arguments that are taken. `own` has those of the weight and of the
+    tables by their arguments' names."""
     code = _code("dtype", dtype)
-    weight_code = code if weight_dtype is None else _code("weight_dtype", weight_dtype)
-    table_code = code if table_dtype is None else _code("table_dtype", table_dtype)
-    codes = {"x": code, "residual": code, "gate": code, "weight": weight_code}
-    for name, is_taken in (("residual", residual), ("gate", gate), ("weight", weight)):
-        if not is_taken:
-            del codes[name]
-    d = checked_integer("d", d, 2**31 if rotated is None else 4097)
-    if rotated is not None:
-        possible = f"possible are even numbers from 2 to d, {d}"
-        if checked_integer("rotated", rotated, d + 1, possible) % 2:
-            raise ValueError(f"rotated: {rotated}; {possible}")
-        _check_operands(codes, "rotated")
-        codes |= {"cos": table_code, "sin": table_code}
-    elif table_dtype is not None:
-        raise ValueError("table_dtype: without rotated there are no tables")
-    inputs = {name: probe(d, each, rotated)[name] for name, each in codes.items()}
-    ordinary = ORDINARY_ROWS if rotated is None else ORDINARY_TOKENS
+    codes = {argument: code if of is None else _code(argument, of) for argument, of in own.items()}
+    arguments = {"weight": "weight_dtype", "cos": "table_dtype", "sin": "table_dtype"}
+    taken = [name for name, is_taken in names.items() if is_taken]
+    return {name: codes[arguments[name]] if name in arguments else code for name in taken}
+
+
+def _identify(
+    f: Callable[..., Any],
+    adapter: Framework,
+    inputs: Mapping[str, Tensor],
+    ordinary: int,
+    eps: Iterable[float],
+) -> Identification:
     # Rows with a NaN, for example, are in another call: where rows depend on each other, they would
     # hide all else.
     batches = np.split(np.arange(len(inputs["x"].bits)), [ordinary])
@@ -333,14 +376,6 @@ def _find(tensors: Mapping[str, Tensor], eps: Iterable[float], first: int = 0) -
         if not any(each is None or Array(each, F32).holds(narrow) for each in results):
             answer.held = f"the result is rounded to {NAMES[narrow]}"
     return answer
-
-
-def _check_operands(names: Iterable[str], beside: str) -> None:
-    """Raises ValueError for an operand that identify() does not know together with a rotation."""
-    known = ("x", "weight", "cos", "sin", "y")
-    for name in names:
-        if name not in known:
-            raise ValueError(f"{name}: not together with {beside}")
 
 
 def _is_of_torch(dtype: Any) -> bool:
@@ -400,7 +435,8 @@ def identify_files(
     }
     given = {name: path for name, path in locations.items() if path is not None}
     if {"cos", "sin"} & set(given):
-        _check_operands(given, "cos and sin")
+        for name in sorted(set(given) - {"x", "weight", "cos", "sin", "y"}):
+            raise ValueError(f"{name}: not together with cos and sin")
         for name in {"cos", "sin"} - set(given):
             raise ValueError(f"{name}: required with the other table of a rotation")
     return _identification(_find({name: read_tensor(path) for name, path in given.items()}, eps))

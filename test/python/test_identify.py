@@ -126,8 +126,9 @@ def test_each_option_is_named(options, dtype, arguments):
         total = np.empty_like(x)
         return f(x, *arrays, total), total
 
+    identify = rmsnorm.identify_rotary if "rotated" in arguments else rmsnorm.identify
     # A factor of the sum shows in residual_out. In y it is a part of eps.
-    answers = [] if "residual_factor" in options else [rmsnorm.identify(f, D, dtype, **arguments)]
+    answers = [] if "residual_factor" in options else [identify(f, D, dtype, **arguments)]
     if "residual" in arguments:
         names.append("residual_out")
         answers.append(rmsnorm.identify(with_sum, D, dtype, **arguments))
@@ -665,12 +666,10 @@ def test_arguments_that_are_written_to():
             lambda x, r, w: (x, x, x),
             RESIDUAL,
         ),
-        ("table_dtype: <class 'int'>", norm, {"table_dtype": int}),
-        ("table_dtype: without rotated there are no tables", norm, {"table_dtype": "float32"}),
+        ("table_dtype: <class 'int'>", norm, {"rotated": 36, "table_dtype": int}),
         ("d: 4097; possible are 1 to 4096", norm, {"d": 4097, "rotated": 2}),
         ("rotated: 35; possible are even numbers from 2 to d, 100", norm, {"rotated": 35}),
         ("rotated: 102; possible are even numbers from 2 to d, 100", norm, {"rotated": 102}),
-        ("gate: not together with rotated", norm, {"rotated": 36, **GATE}),
         (
             "results of other types for other rows",
             lambda x, w: norm(x, w).astype(F16 if len(x) == 1 else F32),
@@ -679,20 +678,21 @@ def test_arguments_that_are_written_to():
     ],
 )
 def test_refused(match, f, arguments):
+    identify = rmsnorm.identify_rotary if "rotated" in arguments else rmsnorm.identify
     with pytest.raises(TypeError if "1.5" in match else ValueError, match=match):
-        rmsnorm.identify(f, **{"d": D, **arguments})
+        identify(f, **{"d": D, **arguments})
 
 
 @pytest.mark.parametrize(
-    ("shapes", "arguments"),
+    ("identify", "shapes", "arguments"),
     [
-        (r"gate \(38, 100\), weight \(100,\)", GATE),
-        (r"cos \(81, 18\), sin \(81, 18\)", {"rotated": 36, "weight": False}),
+        (rmsnorm.identify, r"gate \(38, 100\), weight \(100,\)", GATE),
+        (rmsnorm.identify_rotary, r"cos \(81, 18\), sin \(81, 18\)", {"weight": False, **PART}),
     ],
 )
-def test_an_exception_of_the_function_is_passed_on_with_the_shapes(shapes, arguments):
+def test_an_exception_of_the_function_is_passed_on_with_the_shapes(identify, shapes, arguments):
     with pytest.raises(ZeroDivisionError) as caught:
-        rmsnorm.identify(lambda *arrays: 1 // 0, D, **arguments)
+        identify(lambda *arrays: 1 // 0, D, **arguments)
     (note,) = caught.value.__notes__
     assert re.search(rf"with x \(\d+, 100\), {shapes}$", note)
 

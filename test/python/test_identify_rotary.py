@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""identify() of rotations: this library, wrong ones in NumPy, transformers, and files."""
+"""identify_rotary(): this library, wrong ones in NumPy, transformers, and files."""
 
 import importlib
 from functools import partial
@@ -21,7 +21,7 @@ WIDE_TABLES = {"table_dtype": "float32"}
 
 
 def identify(f, d=D, dtype="bfloat16", **arguments):
-    return rmsnorm.identify(f, d, dtype, **({"rotated": d} | arguments))
+    return rmsnorm.identify_rotary(f, d, dtype, **arguments)
 
 
 # ------------------------------------------------------------------------------- other rotations
