@@ -82,11 +82,14 @@ RMSNORM_ALWAYS_INLINE bool IsApartFromAll(const Bytes (&bytes)[kOperands]) {
       ...);
 }
 
-// Whether a call with little work runs with this context as it does with the module's.
-bool IsUsual(const rmsnorm_module& module, const rmsnorm_context& context) {
-  const rmsnorm_stores stores = context.stores;
-  return context.size == sizeof context && context.threads >= 0 && context.target == nullptr &&
-         module.has_usual_target && context.reserved == 0 &&
+// Whether a call with little work runs with this context as it does with the module's. A pointer,
+// not a reference, by which a compiler may read all of a struct that an older program has shorter.
+bool IsUsual(const rmsnorm_module& module, const rmsnorm_context* context) {
+  if (context == nullptr) return true;
+  if (context->size != sizeof *context) return false;
+  const rmsnorm_stores stores = context->stores;
+  return context->threads >= 0 && context->target == nullptr && module.has_usual_target &&
+         context->reserved == 0 &&
          (stores == RMSNORM_STORES_BY_SIZE || stores == RMSNORM_STORES_CACHED);
 }
 
@@ -169,7 +172,7 @@ RMSNORM_ALWAYS_INLINE rmsnorm_status CallByPointers(const rmsnorm_module* module
   const bool may_be_direct = module != nullptr && dtype >= RMSNORM_F32 && dtype <= RMSNORM_BF16 &&
                              residual_dtype == dtype &&
                              count - 1 < module->most_direct_rows[static_cast<int>(kOperation)] &&
-                             (context == nullptr || IsUsual(*module, *context));
+                             IsUsual(*module, context);
   if (!RMSNORM_LIKELY(may_be_direct && ArePlain<kOperation>(rows, given...))) {
     return CallByViews<kOperation>(module, rows, residual_dtype, context, given...);
   }

@@ -870,7 +870,7 @@ ARGUMENTS |= {"post_norm_weight": "post_norm_weight"}
 RECORDED = {}  # the cases of each system, with y
 for path in ("migration/vectors", "models", "rotary"):
     with safe_open(DATA / f"{path}.safetensors", "np") as file:
-        for name, text in file.metadata().items():
+        for name, text in sorted(file.metadata().items()):  # each worker of a run has this order
             if " y=" in text:
                 RECORDED.setdefault((path, name.split(".")[0]), []).append(text)
 # What the tables of doc/migration.md call a system, by the group of its cases.
