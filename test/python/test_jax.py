@@ -42,7 +42,7 @@ OPERANDS = draw(0, 3, 2, 8), draw(1, 8), draw(2, 8)
 
 
 NORM = {"x": (6, 4, 32), "weight": (32,), "bias": (32,)}
-SUM = {**NORM, "residual": NORM["x"]}
+SUM = {"x": NORM["x"], "residual": NORM["x"], **NORM}  # next to each other: of different types
 GEMMA = {"weight_offset": 1, "rounding": "before_weight"}
 OUTSIDE = {"weight_offset": 1, "eps_placement": "outside", "eps": 0.5, "divisor": 40}
 INT8 = {
