@@ -61,7 +61,7 @@ bool IsOfTheRows(const Case& c) {
          (c.options.divisor == 0 || c.options.divisor >= 1) && c.options.eps < 0x1p100f;
 }
 
-// Of strewn operands, the rows that lie in random bytes.
+// The rows of strewn operands, which lie in random bytes.
 AllRows StrewnRows(const Case& c) {
   const Layout layout(c);
   Random random(~uint64_t{c.seed});

@@ -33,7 +33,7 @@ class Runner {
   // others.
   void Set(const Case& c, const Problem& problem);
 
-  // Of the first call.
+  // The values and results of the first call.
   const Problem& problem() const;
 
   // Makes the calls on a target and describes the first wrong element, or the refusal; the text is

@@ -16,7 +16,7 @@ struct rmsnorm_module {
   rmsnorm::internal::OptionSet changed_options;
   rmsnorm_context context;  // its target is `kernels`
   const rmsnorm::internal::KernelTable* kernels;
-  bool has_usual_target;                // that of a context without a target
+  bool has_usual_target;                // its creator named no target
   size_t most_direct_rows[2];           // of each Operation, from MostDirectRows()
   rmsnorm::internal::OperandSet held;   // the weight, and those of kColumnsInF32 that were set
   rmsnorm_view columns[3];              // of those, as a RowRun has them

@@ -82,8 +82,9 @@ RMSNORM_ALWAYS_INLINE bool IsApartFromAll(const Bytes (&bytes)[kOperands]) {
       ...);
 }
 
-// Whether a call with little work runs with this context as it does with the module's. A pointer,
-// not a reference, by which a compiler may read all of a struct that an older program has shorter.
+// Whether a call with little work runs with this context as it does with the module's. It takes a
+// pointer: by a reference, the compiler may read every field before the size, and the struct of an
+// older program ends earlier.
 bool IsUsual(const rmsnorm_module& module, const rmsnorm_context* context) {
   if (context == nullptr) return true;
   if (context->size != sizeof *context) return false;

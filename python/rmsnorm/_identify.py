@@ -277,9 +277,13 @@ def identify(
     An exception of f is passed on. A result of the wrong type or shape raises ValueError.
     """
     d = checked_integer("d", d, 2**31)
-    names = {"x": True, "residual": residual, "gate": gate, "weight": weight}
-    codes = _codes(names, dtype, weight_dtype=weight_dtype)
-    inputs = {name: probe(d, code)[name] for name, code in codes.items()}
+    code = _code("dtype", dtype)
+    codes = {"x": code, "residual": code, "gate": code}
+    codes["weight"] = _code("weight_dtype", weight_dtype, code)
+    for name, is_taken in (("residual", residual), ("gate", gate), ("weight", weight)):
+        if not is_taken:
+            del codes[name]
+    inputs = {name: probe(d, each)[name] for name, each in codes.items()}
     return _identify(f, _adapter(framework, dtype, device), inputs, ORDINARY_ROWS, eps)
 
 
@@ -326,24 +330,18 @@ def identify_rotary(
     possible = f"possible are even numbers from 2 to d, {d}"
     if checked_integer("rotated", rotated, d + 1, possible) % 2:
         raise ValueError(f"rotated: {rotated}; {possible}")
-    names = {"x": True, "weight": weight, "cos": True, "sin": True}
-    codes = _codes(names, dtype, weight_dtype=weight_dtype, table_dtype=table_dtype)
-    inputs = {name: probe(d, code, rotated)[name] for name, code in codes.items()}
+    code = _code("dtype", dtype)
+    table = _code("table_dtype", table_dtype, code)
+    codes = {"x": code, "weight": _code("weight_dtype", weight_dtype, code)}
+    codes |= {"cos": table, "sin": table}
+    if not weight:
+        del codes["weight"]
+    inputs = {name: probe(d, each, rotated)[name] for name, each in codes.items()}
     return _identify(f, _adapter(framework, dtype, device), inputs, ORDINARY_TOKENS, eps)
 
 
 def _adapter(framework: str | None, dtype: Any, device: Any) -> Framework:
     return framework_of(framework or ("torch" if _is_of_torch(dtype) else "numpy"), device)
-
-
-def _codes(names: Mapping[str, bool], dtype: Any, **own: Any) -> dict[str, int]:
-    """Returns the types of the arguments that are taken. `own` has those of the weight and of the
-    tables by their arguments' names."""
-    code = _code("dtype", dtype)
-    codes = {argument: code if of is None else _code(argument, of) for argument, of in own.items()}
-    arguments = {"weight": "weight_dtype", "cos": "table_dtype", "sin": "table_dtype"}
-    taken = [name for name, is_taken in names.items() if is_taken]
-    return {name: codes[arguments[name]] if name in arguments else code for name in taken}
 
 
 def _identify(
@@ -382,8 +380,10 @@ def _is_of_torch(dtype: Any) -> bool:
     return type(dtype).__module__ == "torch"
 
 
-def _code(argument: str, dtype: Any) -> int:
-    """Returns the number of a type of NumPy or PyTorch in the C interface."""
+def _code(argument: str, dtype: Any, default: int | None = None) -> int:
+    """Returns the number of a type of NumPy or PyTorch in the C interface; of None the default."""
+    if dtype is None and default is not None:
+        return default
     name = str(dtype).removeprefix("torch.") if _is_of_torch(dtype) else dtype
     return DTYPES[float_name(argument, name)]
 

@@ -97,7 +97,7 @@ def rms_norm(
 
     y is a new array with the shape and the type of x. Operands are arrays of JAX or NumPy of
     float32, float16 or bfloat16, also mixed. Arithmetic is float32. weight, bias, cos and sin may
-    have leading dimensions that are each that of x or 1: a row for each sample, for example. Angles
+    have leading dimensions that are each x's or 1: a row for each sample, for example. Angles
     are the caller's: cos and sin are the rows of the positions. Heads share them: for q of [batch,
     tokens, heads, d] the tables are [batch, tokens, 1, R / 2], or [tokens, 1, R / 2].
 
