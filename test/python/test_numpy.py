@@ -43,14 +43,6 @@ def refused(match, error=ValueError):
 # ------------------------------------------------------------------------------------- results
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
-def test_a_new_result_has_the_type_of_x(dtype):
-    x, weight = normal(5, 300, dtype=dtype), normal(300)
-    y, given = rmsnorm.rms_norm(x, weight), np.empty_like(x)
-    assert y.dtype == dtype
-    assert (y == rmsnorm.rms_norm(x, weight, out=given)).all()
-
-
 def test_eps_is_a_hundred_thousandth_unless_given():
     x = normal(4, 64)
     assert (rmsnorm.rms_norm(x) == rmsnorm.rms_norm(x, eps=1e-5)).all()
@@ -70,18 +62,30 @@ def test_a_slice_is_written_in_place_and_nothing_beside_it():
     assert (heads == before).all()
 
 
-LAYOUTS = {
+class Lying(np.ndarray):
+    """A subclass may define attributes that differ from the memory."""
+
+    shape = property(lambda self: (10**6, 64))
+    strides = property(lambda self: (4, 4))
+    dtype = property(lambda self: np.dtype(np.float64))
+    flags = property(lambda self: unittest.mock.Mock(writeable=True))
+
+
+INPUTS = {
     "one row, repeated": np.broadcast_to(normal(1, 40), (3, 40)),
     "no rows": np.empty((0, 5), np.float32),
     "one column": normal(6, 2)[:, :1],  # the stride of a single element is undefined
+    "float16": normal(5, 300, dtype=np.float16),
+    "bfloat16": normal(5, 300, dtype=ml_dtypes.bfloat16),
+    "a subclass": normal(3, 64).view(Lying),
 }
 
 
-@pytest.mark.parametrize("x", LAYOUTS.values(), ids=LAYOUTS)
-def test_layouts_have_the_bits_of_a_copy(x):
-    y = rmsnorm.rms_norm(x)
-    assert y.shape == x.shape
-    assert (y == rmsnorm.rms_norm(x.copy())).all()
+@pytest.mark.parametrize("x", INPUTS.values(), ids=INPUTS)
+def test_a_new_result_is_like_x_and_has_the_bits_of_a_given_one(x):
+    y, plain = rmsnorm.rms_norm(x), np.ndarray.view(x, np.ndarray).copy()
+    assert (y.shape, y.dtype) == (plain.shape, plain.dtype)
+    assert (y == rmsnorm.rms_norm(plain, out=np.empty_like(plain))).all()
 
 
 def test_groups_beside_the_blocks_of_ggml():
@@ -288,22 +292,6 @@ def test_a_capsule_that_lies_is_refused(fields, message):
         with pytest.raises((TypeError, ValueError), match=f"x: .*{message}"):
             call()
     assert not y.any()
-
-
-class Lying(np.ndarray):
-    """A subclass may define attributes that differ from the memory."""
-
-    shape = property(lambda self: (10**6, 64))
-    strides = property(lambda self: (4, 4))
-    dtype = property(lambda self: np.dtype(np.float64))
-    flags = property(lambda self: unittest.mock.Mock(writeable=True))
-
-
-def test_a_subclass_of_an_array_is_read_as_it_is():
-    x = normal(3, 64)
-    y = rmsnorm.rms_norm(x.view(Lying))
-    assert y.dtype == np.float32
-    assert (y == rmsnorm.rms_norm(x)).all()
 
 
 def test_a_tensor_of_pytorch():
@@ -598,14 +586,6 @@ def test_options_take_numbers_of_other_types():
         assert (y == rmsnorm.rms_norm(x, weight, eps=1.0)).all()
 
 
-def test_an_option_of_none_is_absent():
-    x = normal(4, 64)
-    y = rmsnorm.rms_norm(x, divisor=None, factor=None, threads=None, target=None, residual=None)
-    assert (y == rmsnorm.rms_norm(x)).all()
-    norm = rmsnorm.RMSNorm(64, divisor=None, factor=None, threads=None, target=None)
-    assert (norm(x) == y).all()
-
-
 @pytest.mark.parametrize("zeros", [(0.0, -0.0), (-0.0, 0.0)])
 def test_the_sign_of_zero_counts_whatever_was_called_before(zeros):
     """0.0 + -0.0 is 0.0, and -0.0 + -0.0 is -0.0."""
@@ -671,15 +651,15 @@ def test_help_and_signatures_name_each_argument(function):
 
 
 def test_the_defaults_in_signatures_are_the_defaults():
+    """None, where it is one, is an absent option."""
     parameters = inspect.signature(rmsnorm.forward).parameters
-    x, weight, gate, y = normal(4, 64), normal(64), normal(4, 64), np.empty((4, 64), np.float32)
-    rmsnorm.forward(x=x, weight=weight, gate=gate, y=y)
-    expected = y.copy()
-    for option in OPTIONS:
-        y[:] = 0
-        arguments = {"x": x, "weight": weight, "gate": gate, "y": y}
-        rmsnorm.forward(**arguments, **{option: parameters[option].default})
-        assert (y == expected).all()
+    arguments = {"x": normal(4, 64), "weight": normal(64), "gate": normal(4, 64)}
+    expected = rmsnorm.rms_norm(**arguments)
+    for name in [*OPTIONS, *CONTEXT, "residual"]:
+        for way in FORWARD_WAYS.values():
+            y = np.zeros_like(expected)
+            way(**arguments, y=y, **{name: parameters[name].default})
+            assert (y == expected).all()
 
 
 def test_what_is_returned_has_a_type():
@@ -707,27 +687,25 @@ def test_a_norm_takes_the_types_of_numpy(monkeypatch):
 
 
 def test_a_norm_shows_what_it_was_made_with():
-    options = {"eps_placement": "floor", "weight_offset": 1.0, "divisor": 3.0, "factor": 2.0}
-    options |= {"rounding": "before_weight", "residual_rounding": "unrounded"}
-    options |= {"rotary_pairs": "neighbours", "rotary_part": "end", "rotary_rounding": "norm"}
-    options |= {"threads": np.int64(1)}
-    options |= {"activation": "sigmoid", "gate_placement": "before", "gate_rounding": "rounded"}
-    given = {"d": 4, "eps": 1e-6, "dtype": "float16", "target": "reference", **options}
+    given = {"d": 8, "eps": 1e-6, "dtype": "float16", "threads": np.int64(1), "target": "reference"}
+    given |= {"weight_offset": 1.0, "divisor": 3.0, "factor": 2.0, "residual_factor": 0.5, "group": 8}
+    given |= {name: words[1] for name, words in _options.WORDS.items()}
+    assert given.keys() > {*OPTIONS, *CONTEXT}
     norm = rmsnorm.RMSNorm(**given)
-    plain = rmsnorm.RMSNorm(4)
+    plain = rmsnorm.RMSNorm(8)
     parameters = inspect.signature(rmsnorm.RMSNorm).parameters
     again = eval(repr(norm), {"RMSNorm": rmsnorm.RMSNorm})
     for name, value in given.items():
         assert getattr(norm, name) == getattr(again, name) == value
-        assert getattr(plain, name) == (4 if name == "d" else parameters[name].default)
+        assert getattr(plain, name) == (8 if name == "d" else parameters[name].default)
         with pytest.raises(AttributeError, match=name):
             setattr(norm, name, value)
     assert repr(again) == repr(norm)
-    assert repr(norm).startswith("RMSNorm(4, eps=1e-06, dtype='float16', ")
+    assert repr(norm).startswith("RMSNorm(8, eps=1e-06, dtype='float16', ")
     assert "threads=1" in repr(norm)
-    assert repr(plain) == "RMSNorm(4, eps=1e-05, dtype='float32')"
-    plain.bias = normal(4)
-    assert repr(plain) == "RMSNorm(4, eps=1e-05, dtype='float32', bias=...)"
+    assert repr(plain) == "RMSNorm(8, eps=1e-05, dtype='float32')"
+    plain.bias = normal(8)
+    assert repr(plain) == "RMSNorm(8, eps=1e-05, dtype='float32', bias=...)"
 
 
 COPIES = {
