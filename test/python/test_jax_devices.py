@@ -28,14 +28,21 @@ def put(array, mesh, *axes):
     return jax.device_put(array, NamedSharding(mesh, P(*axes)))
 
 
-def gradients(norm):
-    """Returns a function for a loss, y and the gradients."""
+def gradients(norm, in_specs=None, out_specs=None, **options):
+    """Returns a function for a loss, the results of a norm and the gradients. With specs it is in
+    shard_map, and each device adds its part to the loss, times its number."""
 
     def loss(*operands):
-        y = norm(*operands)
-        return jnp.sum(jnp.sin(y) + 2), y
+        results = norm(*operands)
+        part = sum(jnp.sum(jnp.sin(y) + 2) for y in jax.tree.leaves(results))
+        if in_specs:
+            part = jax.lax.psum(part * (1 + jax.lax.axis_index("b")), "b")
+        return part, results
 
-    return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)
+    if in_specs:
+        specs = {"in_specs": in_specs, "out_specs": (P(), out_specs)}
+        loss = jax.shard_map(loss, mesh=AUTO, **specs, **options)
+    return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))
 
 
 def rotated(norm):
@@ -58,13 +65,11 @@ SPECS = {"all": P(), "part": P("b")}
 @pytest.mark.parametrize("bias_spec", SPECS.values(), ids=SPECS)
 def test_shard_map(check_vma, x_spec, weight_spec, bias_spec):
     def program(norm):
-        def loss(x, weight, bias):
-            y = norm(x, weight[0], bias[0])
-            return jax.lax.psum(jnp.sum(jnp.sin(y) + 2) * (1 + jax.lax.axis_index("b")), "b"), y
+        def of_one_row(x, weight, bias):
+            return norm(x, weight[0], bias[0])
 
-        specs = {"in_specs": (x_spec, weight_spec, bias_spec), "out_specs": (P(), P("b"))}
-        mapped = jax.shard_map(loss, mesh=AUTO, check_vma=check_vma, **specs)
-        return jax.jit(jax.value_and_grad(mapped, (0, 1, 2), has_aux=True))
+        specs = x_spec, weight_spec, bias_spec
+        return gradients(of_one_row, specs, P("b"), check_vma=check_vma)
 
     assert_same(program, draw(0, 8, 4, 16), draw(1, 4, 16), draw(2, 4, 16))
 
@@ -85,7 +90,7 @@ def test_second_derivatives_in_shard_map():
 def test_shard_map_over_one_of_two_axes():
     def program(norm):
         specs = {"in_specs": (P("a"), P(), P()), "out_specs": P("a"), "axis_names": {"a"}}
-        return jax.jit(gradients(jax.shard_map(norm, mesh=SQUARE, **specs)))
+        return gradients(jax.shard_map(norm, mesh=SQUARE, **specs))
 
     assert_same(program, put(draw(0, 8, 4, 16), SQUARE, "a", "b"), *COLUMNS)
 
@@ -96,13 +101,8 @@ def test_rotations_in_shard_map(check_vma, spec):
     """Devices have the rows of their tokens, or all rows for their heads."""
 
     def program(norm):
-        def loss(*operands):
-            y = rotated(norm)(*operands)
-            return jax.lax.psum(jnp.sum(jnp.sin(y) + 2), "b"), y
-
-        specs = {"in_specs": (spec, P(), P(), P(*spec[:1]), P(*spec[:1])), "out_specs": (P(), spec)}
-        mapped = jax.shard_map(loss, mesh=AUTO, check_vma=check_vma, **specs)
-        return jax.jit(jax.value_and_grad(mapped, (0, 1, 2), has_aux=True))
+        specs = spec, P(), P(), P(*spec[:1]), P(*spec[:1])
+        return gradients(rotated(norm), specs, spec, check_vma=check_vma)
 
     assert_same(program, draw(0, 8, 4, 16), *COLUMNS, *TABLES)
 
@@ -116,15 +116,7 @@ def formula_of_sum(x, residual, weight):
 @pytest.mark.parametrize("map_shards", [False, True], ids=["jit", "shard_map"])
 def test_sums(spec, map_shards):
     def program(norm):
-        def loss(*operands):
-            y, total = norm(*operands)
-            partial_sum = jnp.sum(jnp.sin(y) + jnp.cos(total))
-            return (jax.lax.psum(partial_sum, "b") if map_shards else partial_sum), total
-
-        if map_shards:
-            specs = {"in_specs": (spec, spec, P()), "out_specs": (P(), spec)}
-            loss = jax.shard_map(loss, mesh=AUTO, **specs)
-        return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))
+        return gradients(norm, *[(spec, spec, P()), spec] * map_shards)
 
     rows = [put(draw(i, 8, 4, 16), AUTO, *spec) for i in (0, 3)]
     operands = *rows, put(COLUMNS[0], AUTO)
@@ -152,7 +144,7 @@ def test_jit_leaves_rows_on_their_devices(mesh, spec, vmap, tables):
     def run(norm):
         norm = rotated(norm) if tables else norm
         norm = jax.vmap(norm, (0, None, None, *[0 for _ in tables])) if vmap else norm
-        return jax.jit(gradients(norm)).lower(x, *columns, *tables).compile()
+        return gradients(norm).lower(x, *columns, *tables).compile()
 
     program = run(rms_norm)
     assert program.as_text().count('custom_call_target="rmsnorm"') == 2
@@ -178,19 +170,15 @@ def test_int8_of_split_rows(mesh, spec, group):
         assert one.sharding.is_equivalent_to(NamedSharding(mesh, P(*spec)), one.ndim)
 
 
-def under_jit(norm):
-    return jax.jit(gradients(norm))
-
-
 @each_mesh
 def test_jit_with_a_split_last_dimension(mesh):
     columns = (put(array, mesh, "b") for array in COLUMNS)
-    assert_same(under_jit, put(draw(0, 3, 16), mesh, None, "b"), *columns)
+    assert_same(gradients, put(draw(0, 3, 16), mesh, None, "b"), *columns)
 
 
 @pytest.mark.parametrize("axes", [(("a", "b"),), ("a", "b")], ids=["first", "first and second"])
 def test_jit_with_rows_over_two_mesh_axes(axes):
-    assert_same(under_jit, put(draw(0, 8, 4, 16), SQUARE, *axes), *COLUMNS)
+    assert_same(gradients, put(draw(0, 8, 4, 16), SQUARE, *axes), *COLUMNS)
 
 
 def test_jit_where_devices_do_not_divide_the_rows():
@@ -199,6 +187,6 @@ def test_jit_where_devices_do_not_divide_the_rows():
             split = jax.lax.with_sharding_constraint(x * 2, NamedSharding(AUTO, P("b")))
             return norm(split, *columns)
 
-        return jax.jit(gradients(of_split_rows))
+        return gradients(of_split_rows)
 
     assert_same(program, draw(0, 6, 16), *COLUMNS)
