@@ -258,8 +258,6 @@ OPTIONS = {
 }
 
 
-
-
 def of_sum(x, weight, bias):
     y, total = fused_add_rms_norm(x, x[..., ::-1] ** 2, weight, bias=bias, residual_factor=0.75)
     return y + jnp.sin(total)

@@ -149,14 +149,12 @@ def test_a_call_within_a_call():
     """An array's own code runs in the middle of a call, and may call, too."""
     x, other = normal(3, 64), normal(5, 32)
 
-    class Calling(Exported):
-        def __dlpack__(self, **arguments):
-            rmsnorm.rms_norm(other, eps=1)
-            return super().__dlpack__(**arguments)
+    def export(**arguments):
+        rmsnorm.rms_norm(other, eps=1)
+        return weight.__dlpack__(**arguments)
 
-    weight = normal(64)
-    y = np.empty_like(x)
-    rmsnorm.forward(x=x, y=y, weight=Calling(weight))
+    y, weight = np.empty_like(x), normal(64)
+    rmsnorm.forward(x=x, y=y, weight=Exported(export))
     assert (y == rmsnorm.rms_norm(x, weight)).all()
 
 
@@ -164,33 +162,27 @@ def test_a_call_within_a_call():
 
 
 class Exported:
-    """An array that offers its memory by DLPack alone, with the version and the device given."""
+    """What offers the memory of an array by DLPack alone, by a function, as that of a device."""
 
-    def __init__(self, array, versioned=True, device=1):
-        self.array, self.versioned, self.device = array, versioned, device
+    def __init__(self, export, device=1):
+        self.__dlpack__, self.device = export, device
 
     def __dlpack_device__(self):
         return (self.device, 0)
 
-    def __dlpack__(self, **arguments):
-        if not self.versioned and arguments:
-            raise TypeError("__dlpack__() got an unexpected keyword argument 'max_version'")
-        return self.array.__dlpack__(**arguments)
+
+def old(array):
+    """Returns an array of a library older than DLPack 1.0."""
+    return Exported(lambda: array.__dlpack__())
 
 
 def exporting(result):
     """Returns an array whose __dlpack__() returns something else, or raises it."""
-
-    class Wrong(Exported):
-        def __dlpack__(self, **arguments):
-            if isinstance(result, Exception):
-                raise result
-            return result
-
-    return Wrong(normal(64))
+    name = "side_effect" if isinstance(result, Exception) else "return_value"
+    return Exported(unittest.mock.Mock(**{name: result}))
 
 
-class Capsule:
+class Capsule(Exported):
     """An array that exports a capsule of DLPack with these fields, which may be lies."""
 
     def __init__(self, array, name=b"dltensor_versioned", major=1, flags=0, **fields):
@@ -213,11 +205,9 @@ class Capsule:
         tensor = _arrays._DLTensor(**{**truth, **fields, **own})
         self.managed = _arrays._DLManagedTensorVersioned(major=major, flags=flags, tensor=tensor)
         self.struct = self.managed if name.endswith(b"versioned") else self.managed.tensor
+        super().__init__(self.export)
 
-    def __dlpack_device__(self):
-        return (1, 0)
-
-    def __dlpack__(self, **arguments):
+    def export(self, **arguments):
         new = ctypes.pythonapi.PyCapsule_New
         new.restype = ctypes.py_object
         new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
@@ -228,17 +218,17 @@ NO_POINTER = ctypes.POINTER(ctypes.c_int64)()
 EIGHT = ctypes.c_int64 * 8
 
 
-@pytest.mark.parametrize("versioned", [True, False])
-def test_arrays_come_in_and_go_out_by_dlpack(versioned):
+@pytest.mark.parametrize("offered", [lambda array: Exported(array.__dlpack__), old])
+def test_arrays_come_in_and_go_out_by_dlpack(offered):
     x, weight = normal(3, 4, 64)[:, 1:3], normal(64)
     y = np.empty((3, 2, 64), np.float32)
     expected = rmsnorm.rms_norm(x, weight)
     before = sys.getrefcount(x)
-    inputs = Exported(x, versioned), Exported(weight, versioned)
+    inputs = offered(x), offered(weight)
     got = rmsnorm.rms_norm(*inputs, out=Capsule(y))
     assert got.array is y
     assert (y == expected).all()
-    assert (rmsnorm.rms_norm(Exported(x, versioned), weight) == expected).all()
+    assert (rmsnorm.rms_norm(offered(x), weight) == expected).all()
     del inputs
     assert sys.getrefcount(x) == before
     assert (rmsnorm.rms_norm(Capsule(x.copy(), strides=NO_POINTER), weight) == expected).all()
@@ -402,13 +392,13 @@ REFUSED_VALUES = [
         "^y: an output, and the array is read-only",
         lambda: rmsnorm.rms_norm(X, out=FROZEN.view(Lying)),
     ),
-    ("^x: memory of another device", rmsnorm.rms_norm, Exported(X, device=2)),
-    ("^x: elements of type int32", lambda: rmsnorm.rms_norm(Exported(INTEGERS), out=X)),
+    ("^x: memory of another device", rmsnorm.rms_norm, Exported(X.__dlpack__, device=2)),
+    ("^x: elements of type int32", lambda: rmsnorm.rms_norm(Exported(INTEGERS.__dlpack__), out=X)),
     # The array for the result is made in the type of x, and the gradient in the type of the weight.
-    ("^x: elements of type int32", rmsnorm.rms_norm, Exported(INTEGERS)),
+    ("^x: elements of type int32", rmsnorm.rms_norm, Exported(INTEGERS.__dlpack__)),
     (
         "^weight: elements of type int32",
-        lambda: rmsnorm.rms_norm_backward(X, X, Exported(INTEGERS[0])),
+        lambda: rmsnorm.rms_norm_backward(X, X, Exported(INTEGERS[0].__dlpack__)),
     ),
     *(
         ("^weight: .*tensor.detach", rmsnorm.rms_norm, X, exporting(kind("use tensor.detach()")))
