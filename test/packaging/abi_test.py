@@ -61,20 +61,16 @@ def read(path):
 
 
 def main(*compiler):
-    header, record = read(HEADER), read(RECORD)
+    header = read(HEADER)
+    record = re.sub(r"(?m)^    (rmsnorm_\w+) \{", r"pub type \1 = i32;", read(RECORD))
     names_of = {
         header: r"(?m)^(?:RMSNORM_API [^;(]*?|typedef (?:\w+ )+|typedef void \(\*|\} )(\w+)[(;)]",
         record: r"pub (?:fn|struct|type) (\w+)",
     }
-    constants_of = {
-        header: r"(RMSNORM_\w+) = (-?\d+)|#define (RMSNORM_MAX_\w+) (\d+)",
-        record: r"pub const (\w+): \w+ = (-?\d+);()()",
-    }
+    constant = r"(RMSNORM_\w+)(?:: \w+)? = (-?\d+)|#define (RMSNORM_MAX_\w+) (\d+)"
     interfaces = []
     for text in (header, record):
-        constants = [
-            " = ".join(filter(None, parts)) for parts in re.findall(constants_of[text], text)
-        ]
+        constants = [" = ".join(filter(None, parts)) for parts in re.findall(constant, text)]
         interfaces.append({*re.findall(names_of[text], text), *constants})
     assert len(interfaces[0]) > 90, interfaces[0]
     differences = sorted(interfaces[0] ^ interfaces[1])

@@ -8,82 +8,53 @@
 use std::ffi::c_void;
 use std::os::raw::c_char;
 
-pub type rmsnorm_status = i32;
-pub const RMSNORM_OK: rmsnorm_status = 0;
-pub const RMSNORM_ERROR_NULL: rmsnorm_status = 1;
-pub const RMSNORM_ERROR_STRUCT_SIZE: rmsnorm_status = 2;
-pub const RMSNORM_ERROR_DTYPE: rmsnorm_status = 3;
-pub const RMSNORM_ERROR_SHAPE: rmsnorm_status = 4;
-pub const RMSNORM_ERROR_LAYOUT: rmsnorm_status = 5;
-pub const RMSNORM_ERROR_OVERLAP: rmsnorm_status = 6;
-pub const RMSNORM_ERROR_OPTION: rmsnorm_status = 7;
-pub const RMSNORM_ERROR_OPERAND: rmsnorm_status = 8;
-pub const RMSNORM_ERROR_TARGET: rmsnorm_status = 9;
-pub const RMSNORM_ERROR_MEMORY: rmsnorm_status = 10;
-pub const RMSNORM_ERROR_DEVICE: rmsnorm_status = 11;
-
-pub type rmsnorm_dtype = i32;
-pub const RMSNORM_F32: rmsnorm_dtype = 1;
-pub const RMSNORM_F16: rmsnorm_dtype = 2;
-pub const RMSNORM_BF16: rmsnorm_dtype = 3;
-pub const RMSNORM_F64: rmsnorm_dtype = 4;
-pub const RMSNORM_I8: rmsnorm_dtype = 5;
+/// C's enumerations, each a type and its constants
+macro_rules! enumerations {
+    ($($name:ident { $($constant:ident = $value:literal,)* })*) => {$(
+        pub type $name = i32;
+        $(pub const $constant: $name = $value;)*
+    )*};
+}
+enumerations! {
+    rmsnorm_status {
+        RMSNORM_OK = 0, RMSNORM_ERROR_NULL = 1, RMSNORM_ERROR_STRUCT_SIZE = 2,
+        RMSNORM_ERROR_DTYPE = 3, RMSNORM_ERROR_SHAPE = 4, RMSNORM_ERROR_LAYOUT = 5,
+        RMSNORM_ERROR_OVERLAP = 6, RMSNORM_ERROR_OPTION = 7, RMSNORM_ERROR_OPERAND = 8,
+        RMSNORM_ERROR_TARGET = 9, RMSNORM_ERROR_MEMORY = 10, RMSNORM_ERROR_DEVICE = 11,
+    }
+    rmsnorm_dtype {
+        RMSNORM_F32 = 1, RMSNORM_F16 = 2, RMSNORM_BF16 = 3, RMSNORM_F64 = 4, RMSNORM_I8 = 5,
+    }
+    rmsnorm_eps_placement {
+        RMSNORM_EPS_INSIDE = 0, RMSNORM_EPS_OUTSIDE = 1, RMSNORM_EPS_FLOOR = 2,
+    }
+    rmsnorm_rounding {
+        RMSNORM_ROUND_AFTER_WEIGHT = 0, RMSNORM_ROUND_BEFORE_WEIGHT = 1, RMSNORM_ROUND_INVERSE = 2,
+    }
+    rmsnorm_residual_rounding { RMSNORM_RESIDUAL_ROUNDED = 0, RMSNORM_RESIDUAL_UNROUNDED = 1, }
+    rmsnorm_activation {
+        RMSNORM_ACTIVATION_SILU = 0, RMSNORM_ACTIVATION_SIGMOID = 1, RMSNORM_ACTIVATION_NONE = 2,
+    }
+    rmsnorm_gate_placement { RMSNORM_GATE_AFTER = 0, RMSNORM_GATE_BEFORE = 1, }
+    rmsnorm_gate_rounding { RMSNORM_GATE_UNROUNDED = 0, RMSNORM_GATE_ROUNDED = 1, }
+    rmsnorm_rotary_pairs { RMSNORM_ROTARY_HALVES = 0, RMSNORM_ROTARY_NEIGHBOURS = 1, }
+    rmsnorm_rotary_part { RMSNORM_ROTARY_START = 0, RMSNORM_ROTARY_END = 1, }
+    rmsnorm_rotary_rounding {
+        RMSNORM_ROTARY_ROUND_EACH = 0, RMSNORM_ROTARY_ROUND_NORM = 1, RMSNORM_ROTARY_ROUND_NONE = 2,
+    }
+    rmsnorm_stores {
+        RMSNORM_STORES_BY_SIZE = 0, RMSNORM_STORES_STREAMED = 1, RMSNORM_STORES_CACHED = 2,
+    }
+}
 
 pub const RMSNORM_MAX_DIMS: usize = 8;
-
 pub const RMSNORM_VIEW_ABSENT: i32 = -1000;
 pub const RMSNORM_VIEW_WRONG_STRIDES: i32 = -1001;
 pub const RMSNORM_VIEW_NEGATIVE_SIZE: i32 = -1002;
 pub const RMSNORM_VIEW_WRONG_NDIM: i32 = -1003;
-
 pub const RMSNORM_ADD_TO_DX: u32 = 1;
 pub const RMSNORM_ADD_TO_DW: u32 = 2;
 pub const RMSNORM_ADD_TO_DB: u32 = 4;
-
-pub type rmsnorm_eps_placement = i32;
-pub const RMSNORM_EPS_INSIDE: rmsnorm_eps_placement = 0;
-pub const RMSNORM_EPS_OUTSIDE: rmsnorm_eps_placement = 1;
-pub const RMSNORM_EPS_FLOOR: rmsnorm_eps_placement = 2;
-
-pub type rmsnorm_rounding = i32;
-pub const RMSNORM_ROUND_AFTER_WEIGHT: rmsnorm_rounding = 0;
-pub const RMSNORM_ROUND_BEFORE_WEIGHT: rmsnorm_rounding = 1;
-pub const RMSNORM_ROUND_INVERSE: rmsnorm_rounding = 2;
-
-pub type rmsnorm_residual_rounding = i32;
-pub const RMSNORM_RESIDUAL_ROUNDED: rmsnorm_residual_rounding = 0;
-pub const RMSNORM_RESIDUAL_UNROUNDED: rmsnorm_residual_rounding = 1;
-
-pub type rmsnorm_activation = i32;
-pub const RMSNORM_ACTIVATION_SILU: rmsnorm_activation = 0;
-pub const RMSNORM_ACTIVATION_SIGMOID: rmsnorm_activation = 1;
-pub const RMSNORM_ACTIVATION_NONE: rmsnorm_activation = 2;
-
-pub type rmsnorm_gate_placement = i32;
-pub const RMSNORM_GATE_AFTER: rmsnorm_gate_placement = 0;
-pub const RMSNORM_GATE_BEFORE: rmsnorm_gate_placement = 1;
-
-pub type rmsnorm_gate_rounding = i32;
-pub const RMSNORM_GATE_UNROUNDED: rmsnorm_gate_rounding = 0;
-pub const RMSNORM_GATE_ROUNDED: rmsnorm_gate_rounding = 1;
-
-pub type rmsnorm_rotary_pairs = i32;
-pub const RMSNORM_ROTARY_HALVES: rmsnorm_rotary_pairs = 0;
-pub const RMSNORM_ROTARY_NEIGHBOURS: rmsnorm_rotary_pairs = 1;
-
-pub type rmsnorm_rotary_part = i32;
-pub const RMSNORM_ROTARY_START: rmsnorm_rotary_part = 0;
-pub const RMSNORM_ROTARY_END: rmsnorm_rotary_part = 1;
-
-pub type rmsnorm_rotary_rounding = i32;
-pub const RMSNORM_ROTARY_ROUND_EACH: rmsnorm_rotary_rounding = 0;
-pub const RMSNORM_ROTARY_ROUND_NORM: rmsnorm_rotary_rounding = 1;
-pub const RMSNORM_ROTARY_ROUND_NONE: rmsnorm_rotary_rounding = 2;
-
-pub type rmsnorm_stores = i32;
-pub const RMSNORM_STORES_BY_SIZE: rmsnorm_stores = 0;
-pub const RMSNORM_STORES_STREAMED: rmsnorm_stores = 1;
-pub const RMSNORM_STORES_CACHED: rmsnorm_stores = 2;
 
 /// Never null where the library hands one to an executor.
 pub type rmsnorm_task = Option<unsafe extern "C" fn(state: *mut c_void, index: usize)>;

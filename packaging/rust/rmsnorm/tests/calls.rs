@@ -5,7 +5,8 @@
 use rmsnorm::{
     add_norm, backward, forward, forward_all, norm, Activation, BackwardOperands, Bf16, Call,
     Context, Dtype, EpsPlacement, Executor, ForwardOperands, GatePlacement, GateRounding, Options,
-    Prepared, ResidualRounding, RmsNorm, Rounding, Status, Target, View, ViewMut, F16,
+    Prepared, ResidualRounding, RmsNorm, RotaryPairs, RotaryPart, RotaryRounding, Rounding, Status,
+    Target, View, ViewMut, F16,
 };
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,11 +14,6 @@ use std::sync::Arc;
 
 fn no_eps() -> Options {
     Options { eps: 0.0, ..Options::default() }
-}
-
-/// Options without eps, but for these.
-macro_rules! options {
-    ($($option:ident: $value:expr),*) => { Options { $($option: $value,)* ..no_eps() } };
 }
 
 /// Operands from slices or views.
@@ -31,57 +27,58 @@ macro_rules! inputs {
 }
 
 #[test]
-fn inputs_and_options_take_part() {
+fn inputs_take_part() {
     let x = &[2.0f32, -2.0];
-    // The RMS is 13. In bf16 7/13 is 138/256, 17/13 is 167/128, and 1/13 times 17 is 168/128.
-    let odd = &[Bf16(0x40e0), Bf16(0x4188)];
-    let (rounded, inverse) = ([138.0 / 256.0, 167.0 / 128.0], [138.0 / 256.0, 168.0 / 128.0]);
-    let unrounded = [7.0, 17.0].map(|x: f32| x * (1.0 / 13.0));
-    // With ones these sums round to 1 and 4. The divisors are their sums of squares.
-    let (tiny, ones) = (&[1.0f32 / 512.0, 3.0], &[Bf16(0x3f80); 2]);
-    let halves = &[F16(0x4000), F16(0xc000)];
-    let sigmoid = Activation::Sigmoid;
-    let gate_first = options!(activation: sigmoid, gate_placement: GatePlacement::Before);
-    let before_gate = options!(activation: sigmoid, gate_rounding: GateRounding::Rounded);
-    let (outside, floor) = (EpsPlacement::Outside, EpsPlacement::Floor);
-    let residual_rounding = ResidualRounding::Unrounded;
-    let in_f32 = options!(divisor: 4457473.0 / 262144.0, residual_rounding: residual_rounding);
-    for (operands, options, y) in [
-        (inputs!(x: x), no_eps(), [1.0, -1.0]),
-        (inputs!(x: x, weight: &[3.0f32, 5.0]), no_eps(), [3.0, -5.0]),
-        (inputs!(x: x, bias: &[3.0f32, 5.0]), no_eps(), [4.0, 4.0]),
-        (inputs!(x: x, residual: &[2.0f32, -2.0]), no_eps(), [1.0, -1.0]),
-        // The norm of [1, -1] * [8, 8] is [1, -1]; that of [1, -1] * [0, 8] has the length √2.
-        (inputs!(x: x, post_norm_weight: &[0.0f32, 8.0]), no_eps(), [0.0, -(2.0f32.sqrt())]),
-        (inputs!(x: x, gate: &[0.0f32, 0.0]), no_eps(), [0.0, -0.0]),
-        (inputs!(x: x, sums: &[32.0f64]), no_eps(), [0.5, -0.5]),
-        (inputs!(x: x), options!(eps: 12.0), [0.5, -0.5]),
-        (inputs!(x: x), options!(eps: 2.0, eps_placement: outside), [0.5, -0.5]),
-        (inputs!(x: x), options!(eps: 8.0, eps_placement: floor), [0.25, -0.25]),
-        (inputs!(x: halves), options!(divisor: 8.0), [2.0, -2.0]),
-        (inputs!(x: x, weight: &[1.0f32, 3.0]), options!(weight_offset: 1.0), [2.0, -4.0]),
-        (inputs!(x: x), options!(eps: 28.0, factor: 3.0), [0.75, -0.75]),
-        // The sum is 4, and 6 after the factor.
-        (inputs!(x: x, residual: x), options!(eps: 28.0, residual_factor: 1.5), [0.75, -0.75]),
-        (inputs!(x: x, gate: &[2.0f32, 0.5]), options!(activation: Activation::None), [2.0, -0.5]),
-        (inputs!(x: x, gate: &[0.0f32; 2]), options!(activation: sigmoid), [0.5, -0.5]),
-        (inputs!(x: x, gate: &[0.0f32; 2]), gate_first, [1.0, -1.0]),
-        (inputs!(x: odd), options!(rounding: Rounding::BeforeWeight), rounded),
-        (inputs!(x: odd), options!(rounding: Rounding::Inverse), inverse),
-        // The sigmoid of 100 is 1.
-        (inputs!(x: odd, gate: &[100.0f32; 2]), options!(activation: sigmoid), unrounded),
-        (inputs!(x: odd, gate: &[100.0f32; 2]), before_gate, rounded),
-        (inputs!(x: tiny, residual: ones), options!(divisor: 17.0), [1.0, 4.0]),
-        (inputs!(x: tiny, residual: ones), in_f32, [513.0 / 512.0, 4.0]),
+    let scaled = -(2.0f32.sqrt());
+    for (operands, y) in [
+        (inputs!(x: &[F16(0x4000), F16(0xc000)]), [1.0, -1.0]),
+        (inputs!(x: x, weight: &[3.0f32, 5.0]), [3.0, -5.0]),
+        (inputs!(x: x, bias: &[3.0f32, 5.0]), [4.0, 4.0]),
+        (inputs!(x: x, residual: &[2.0f32, 2.0]), [scaled.abs(), 0.0]),
+        (inputs!(x: x, post_norm_weight: &[0.0f32, 8.0]), [0.0, scaled]),
+        (inputs!(x: x, gate: &[0.0f32, 0.0]), [0.0, -0.0]),
+        (inputs!(x: x, sums: &[32.0f64]), [0.5, -0.5]),
+        (inputs!(x: x, cos: &[0.0f32], sin: &[1.0f32]), [1.0, 1.0]),
     ] {
         let mut results = [0.0; 2];
         let operands = ForwardOperands { y: Some(ViewMut::from(&mut results)), ..operands };
-        forward(&operands, &options, &Context::default()).unwrap();
-        assert_eq!(results, y, "{:?}", options);
+        forward(&operands, &no_eps(), &Context::default()).unwrap();
+        assert_eq!(results, y);
     }
-    let mut y = [Bf16(0); 2];
-    norm(View::from(halves), None, ViewMut::from(&mut y), &no_eps()).unwrap();
-    assert_eq!(y, [Bf16(0x3f80), Bf16(0xbf80)]);
+}
+
+/// A layer names its options in the words of the library.
+macro_rules! assert_options {
+    ($($option:ident: $value:expr => $word:literal,)*) => {$(
+        let options = Options { $option: $value, ..no_eps() };
+        let layer = RmsNorm::new(64, Dtype::F16, &options, &Context::default()).unwrap();
+        let wanted = format!("RmsNorm(64, eps=0, f16, {}={})", stringify!($option), $word);
+        assert_eq!(layer.to_string(), wanted);
+    )*};
+}
+
+#[test]
+fn options_reach_the_library() {
+    assert_options! {
+        eps_placement: EpsPlacement::Outside => "outside",
+        eps_placement: EpsPlacement::Floor => "floor",
+        rounding: Rounding::BeforeWeight => "before_weight",
+        rounding: Rounding::Inverse => "inverse",
+        residual_rounding: ResidualRounding::Unrounded => "unrounded",
+        weight_offset: 1.5 => "1.5",
+        divisor: 8.0 => "8",
+        factor: 3.0 => "3",
+        activation: Activation::Sigmoid => "sigmoid",
+        activation: Activation::None => "none",
+        gate_placement: GatePlacement::Before => "before",
+        gate_rounding: GateRounding::Rounded => "rounded",
+        group: 8 => "8",
+        residual_factor: 1.5 => "1.5",
+        rotary_pairs: RotaryPairs::Neighbours => "neighbours",
+        rotary_part: RotaryPart::End => "end",
+        rotary_rounding: RotaryRounding::Norm => "norm",
+        rotary_rounding: RotaryRounding::None => "none",
+    }
 }
 
 #[test]
@@ -94,17 +91,6 @@ fn outputs_are_written() {
     forward(&operands, &no_eps(), &Context::default()).unwrap();
     assert_eq!((residual_out, y, rstd, sums), ([4.0, 4.0], [1.0, 1.0], [0.25], [32.0]));
     assert_eq!((scale, zero, q), ([1.0 / 255.0], [-128], [127, 127]));
-}
-
-#[test]
-fn a_group_has_a_scale() {
-    let mut weight = [127.0f32; 16];
-    weight[8..].fill(254.0);
-    let (mut q, mut scale) = ([0i8; 16], [0.0f32; 2]);
-    let operands =
-        operands!(ForwardOperands, x: &[1.0f32; 16], weight: &weight, q: &mut q, scale: &mut scale);
-    forward(&operands, &options!(group: 8), &Context::default()).unwrap();
-    assert_eq!((q, scale), ([127; 16], [1.0, 2.0]));
 }
 
 #[test]
@@ -161,17 +147,19 @@ fn a_refusal_has_the_library_s_words() {
 }
 
 #[test]
-fn outputs_that_overlap_are_refused() {
+fn outputs_must_be_apart() {
     let mut buffer = [1.0f32; 6];
     let all = ViewMut::from(&mut buffer);
-    let first = all.strided(0, &[2, 2], &[2, 1]).unwrap();
-    let second = all.strided(1, &[2, 2], &[2, 1]).unwrap();
-    let error = norm(first.into(), None, second, &no_eps()).unwrap_err();
+    let rows = |start, stride| all.strided(start, &[2, 2], &[stride, 1]).unwrap();
+    let error = norm(rows(0, 2).into(), None, rows(1, 2), &no_eps()).unwrap_err();
     assert_eq!(error.status(), Status::OVERLAP);
-    let repeated = all.strided(0, &[2, 2], &[0, 1]).unwrap();
-    let x = [1.0f32; 4];
-    let error = norm(View::from(&x).rows(2).unwrap(), None, repeated, &no_eps()).unwrap_err();
-    assert_eq!(error.status(), Status::LAYOUT);
+    let call = Call::new(operands!(ForwardOperands, x: all, y: all), &no_eps());
+    let error = forward_all(&[call, call], &Context::default()).unwrap_err();
+    assert!(error.to_string().starts_with("calls[0].y: overlaps calls[1]"), "{}", error);
+    let error = Prepared::new(&[call, call], None).unwrap_err();
+    assert_eq!(error.status(), Status::OVERLAP);
+    let error = norm(View::from(&[1.0f32; 4]).rows(2).unwrap(), None, rows(0, 0), &no_eps());
+    assert_eq!(error.unwrap_err().status(), Status::LAYOUT);
     assert_eq!(buffer, [1.0; 6]);
 }
 
@@ -229,6 +217,7 @@ fn a_layer_refuses_slices_of_other_lengths() {
     let (two, three, four) = (&[0.0f32; 2], &[0.0f32; 3], &[0.0f32; 4]);
     let (out2, out3, out4) = (&mut [0.0f32; 2], &mut [0.0f32; 3], &mut [0.0f32; 4]);
     let other4 = &mut [0.0f32; 4];
+    let gradients = |x, rstd, dx, dw| layer.backward_rows(four, x, rstd, dx, dw);
     for (result, text) in [
         (layer.norm_rows(three, out3), "x: 3 elements are no rows of 2"),
         (layer.norm_rows_in_place(out3), "x: 3 elements are no rows of 2"),
@@ -237,19 +226,10 @@ fn a_layer_refuses_slices_of_other_lengths() {
         (layer.add_norm_rows(four, out2, out4), "residual: 2 elements; there must be 4"),
         (layer.add_norm_rows_in_place(out4, out2), "residual: 2 elements; there must be 4"),
         (layer.add_norm_rows(four, out4, out2), "y: 2 elements; there must be 4"),
-        (layer.backward_rows(four, two, None, Some(out4), None), "x: 2 elements; there must be 4"),
-        (
-            layer.backward_rows(four, four, Some(four), Some(other4), None),
-            "rstd: 4 elements; there must be 2",
-        ),
-        (
-            layer.backward_rows(four, four, None, Some(out2), None),
-            "dx: 2 elements; there must be 4",
-        ),
-        (
-            layer.backward_rows(four, four, None, None, Some(out3)),
-            "dw: 3 elements; there must be 2",
-        ),
+        (gradients(two, None, Some(out4), None), "x: 2 elements; there must be 4"),
+        (gradients(four, Some(four), Some(other4), None), "rstd: 4 elements; there must be 2"),
+        (gradients(four, None, Some(out2), None), "dx: 2 elements; there must be 4"),
+        (gradients(four, None, None, Some(out3)), "dw: 3 elements; there must be 2"),
     ] {
         let error = result.unwrap_err();
         assert_eq!((error.status(), error.to_string()), (Status::SHAPE, text.to_owned()));
@@ -303,17 +283,6 @@ fn several_norms_are_one_call() {
 }
 
 #[test]
-fn several_norms_must_be_apart() {
-    let mut x = [2.0f32; 2];
-    let y = ViewMut::from(&mut x);
-    let in_place = operands!(ForwardOperands, x: y, y: y);
-    let call = Call::new(in_place, &no_eps());
-    let error = forward_all(&[call, call], &Context::default()).unwrap_err();
-    assert_eq!(error.status(), Status::OVERLAP);
-    assert!(error.to_string().starts_with("calls[0].y: overlaps calls[1]"), "{}", error);
-}
-
-#[test]
 fn prepared_calls_read_new_values() {
     let layer = layer(&Context::default());
     let mut buffer = [0.0f32; 4];
@@ -325,8 +294,6 @@ fn prepared_calls_read_new_values() {
         prepared.run();
         assert!(cells.iter().all(|cell| cell.get() == value.signum()));
     }
-    let error = Prepared::new(&calls[..1].repeat(2), None).unwrap_err();
-    assert_eq!(error.status(), Status::OVERLAP);
 }
 
 #[test]
