@@ -266,12 +266,8 @@ fn strided(
             ),
         );
     }
-    let size = match view.dtype {
-        sys::RMSNORM_F64 => 8,
-        sys::RMSNORM_F32 => 4,
-        sys::RMSNORM_I8 => 1,
-        _ => 2,
-    };
+    // SAFETY: the function takes any number.
+    let size = unsafe { sys::rmsnorm_dtype_size(view.dtype) };
     view.data = view.data.cast::<u8>().wrapping_add(start * size).cast();
     Ok(view)
 }

@@ -238,20 +238,6 @@ fn a_layer_refuses_slices_of_other_lengths() {
 }
 
 #[test]
-fn a_layer_s_gradients() {
-    let layer = layer(&Context::default());
-    let (x, dy) = ([1.0f32, -1.0], [1.0f32, 0.0]);
-    let (mut dx, mut dw) = ([0.0f32; 2], [0.0f32; 2]);
-    layer.backward_rows(&dy, &x, Some(&[1.0]), Some(&mut dx), Some(&mut dw)).unwrap();
-    assert_eq!((dx, dw), ([0.5, 0.5], [1.0, 0.0]));
-    let mut in_place = dy;
-    let gradient = ViewMut::from(&mut in_place);
-    let operands = operands!(BackwardOperands, x: &x, dy: gradient, dx: gradient);
-    layer.backward(&operands, None).unwrap();
-    assert_eq!(in_place, dx);
-}
-
-#[test]
 fn threads_share_a_layer() {
     let layer = layer(&Context { threads: 1, ..Context::default() });
     let mut rows = vec![2.0f32; 64];
@@ -297,16 +283,22 @@ fn prepared_calls_read_new_values() {
 }
 
 #[test]
-fn prepared_gradients() {
+fn gradients_by_a_layer() {
     let layer = layer(&Context::default());
     let (x, dy) = ([1.0f32, -1.0], [1.0f32, 0.0]);
-    for by_layer in [false, true] {
-        let mut dx = [0.0f32; 2];
-        let operands = operands!(BackwardOperands, x: &x, dy: &dy, dx: &mut dx);
-        let call =
-            if by_layer { Call::by(&layer, operands) } else { Call::new(operands, &no_eps()) };
-        Prepared::backward(&call, None).unwrap().run();
-        assert_eq!(dx, [0.5, 0.5]);
+    let (mut dx, mut dw) = ([0.0f32; 2], [0.0f32; 2]);
+    layer.backward_rows(&dy, &x, Some(&[1.0]), Some(&mut dx), Some(&mut dw)).unwrap();
+    assert_eq!((dx, dw), ([0.5, 0.5], [1.0, 0.0]));
+    for way in 0..3 {
+        let mut in_place = dy;
+        let gradient = ViewMut::from(&mut in_place);
+        let operands = operands!(BackwardOperands, x: &x, dy: gradient, dx: gradient);
+        match way {
+            0 => layer.backward(&operands, None).unwrap(),
+            1 => Prepared::backward(&Call::by(&layer, operands), None).unwrap().run(),
+            _ => Prepared::backward(&Call::new(operands, &no_eps()), None).unwrap().run(),
+        }
+        assert_eq!(in_place, dx);
     }
 }
 
@@ -330,46 +322,29 @@ fn counting_executor() -> (Executor, Arc<AtomicUsize>) {
 
 #[test]
 fn an_executor_runs_the_parts() {
-    let (rows, d) = (512, 4096);
-    let x: Vec<f32> = (0..rows * d).map(|i| (i % 1013) as f32 - 500.0).collect();
-    let x = View::from(&x).rows(d).unwrap();
-    let y_in = |context: &Context| {
-        let mut y = vec![0.0f32; rows * d];
-        let y_view = ViewMut::from(&mut y).rows(d).unwrap();
-        let operands = operands!(ForwardOperands, x: x, y: y_view);
-        forward(&operands, &no_eps(), context).unwrap();
-        y
+    let d = 1 << 20;
+    let mut rows = vec![2.0f32; 4 * d];
+    let norm_with = |rows: &mut Vec<f32>, executor| {
+        rows.fill(2.0);
+        let context = Context { threads: 4, executor: Some(executor), ..Context::default() };
+        let layer = RmsNorm::new(d, Dtype::F32, &no_eps(), &context).unwrap();
+        drop(context);
+        layer.norm_rows_in_place(rows).unwrap();
+        assert!(rows.iter().all(|&value| value == 1.0));
     };
     let (executor, parts) = counting_executor();
-    let context = Context { threads: 4, executor: Some(executor), ..Context::default() };
-    let serial = y_in(&Context { threads: 1, ..Context::default() });
-    assert_eq!(parts.load(Ordering::Relaxed), 0);
-    assert!(y_in(&context) == serial);
+    norm_with(&mut rows, executor.clone());
     assert_eq!(parts.load(Ordering::Relaxed), 4);
     // SAFETY: the function does nothing.
-    let idle = unsafe { Executor::new(|_| ()) };
-    assert!(y_in(&Context { threads: 4, executor: Some(idle), ..Context::default() }) == serial);
-}
-
-#[test]
-fn layers_and_prepared_calls_keep_their_executor() {
-    let d = 1 << 20;
-    let (executor, parts) = counting_executor();
+    norm_with(&mut rows, unsafe { Executor::new(|_| ()) });
+    // A prepared call keeps its executor, too.
     let context = Context { threads: 4, executor: Some(executor), ..Context::default() };
-    let mut rows = vec![2.0f32; 4 * d];
-    let layer = RmsNorm::new(d, Dtype::F32, &no_eps(), &context).unwrap();
     let y = ViewMut::from(&mut rows).rows(d).unwrap();
     let call = Call::new(operands!(ForwardOperands, x: y, y: y), &no_eps());
     let mut prepared = Prepared::new(&[call], Some(&context)).unwrap();
     drop(context);
     prepared.run();
-    drop(prepared);
-    assert_eq!(parts.load(Ordering::Relaxed), 4);
-    assert!(rows.iter().all(|&value| value == 1.0));
-    rows.fill(2.0);
-    layer.norm_rows_in_place(&mut rows).unwrap();
     assert_eq!(parts.load(Ordering::Relaxed), 8);
-    assert!(rows.iter().all(|&value| value == 1.0));
 }
 
 #[test]
