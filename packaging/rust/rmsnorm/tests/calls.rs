@@ -260,11 +260,12 @@ fn halves_in_place<'a>(layer: &'a RmsNorm, both: ViewMut<'a>) -> [Call<'a>; 2] {
 
 #[test]
 fn several_norms_are_one_call() {
-    let layer = layer(&Context::default());
+    let mut layer = layer(&Context::default());
+    layer.set_weight(View::from(&[1.0f32, 3.0])).unwrap();
     let mut qk = [2.0f32, 2.0, 8.0, -8.0];
     let calls = halves_in_place(&layer, ViewMut::from(&mut qk));
     forward_all(&calls, &Context::default()).unwrap();
-    assert_eq!(qk, [1.0, 1.0, 1.0, -1.0]);
+    assert_eq!(qk, [1.0, 3.0, 1.0, -1.0]);
     forward_all(&[], &Context::default()).unwrap();
 }
 
@@ -324,27 +325,23 @@ fn counting_executor() -> (Executor, Arc<AtomicUsize>) {
 fn an_executor_runs_the_parts() {
     let d = 1 << 20;
     let mut rows = vec![2.0f32; 4 * d];
-    let norm_with = |rows: &mut Vec<f32>, executor| {
-        rows.fill(2.0);
-        let context = Context { threads: 4, executor: Some(executor), ..Context::default() };
-        let layer = RmsNorm::new(d, Dtype::F32, &no_eps(), &context).unwrap();
-        drop(context);
-        layer.norm_rows_in_place(rows).unwrap();
-        assert!(rows.iter().all(|&value| value == 1.0));
-    };
     let (executor, parts) = counting_executor();
-    norm_with(&mut rows, executor.clone());
-    assert_eq!(parts.load(Ordering::Relaxed), 4);
-    // SAFETY: the function does nothing.
-    norm_with(&mut rows, unsafe { Executor::new(|_| ()) });
-    // A prepared call keeps its executor, too.
     let context = Context { threads: 4, executor: Some(executor), ..Context::default() };
+    let layer = RmsNorm::new(d, Dtype::F32, &no_eps(), &context).unwrap();
     let y = ViewMut::from(&mut rows).rows(d).unwrap();
-    let call = Call::new(operands!(ForwardOperands, x: y, y: y), &no_eps());
-    let mut prepared = Prepared::new(&[call], Some(&context)).unwrap();
+    let in_place = operands!(ForwardOperands, x: y, y: y);
+    let mut prepared = Prepared::new(&[Call::new(in_place, &no_eps())], Some(&context)).unwrap();
     drop(context);
     prepared.run();
+    drop(prepared);
+    assert_eq!(parts.load(Ordering::Relaxed), 4);
+    assert_eq!(Arc::strong_count(&parts), 2, "the layer does not keep its executor");
+    layer.forward(&in_place, None).unwrap();
     assert_eq!(parts.load(Ordering::Relaxed), 8);
+    // SAFETY: the function does nothing.
+    let idle = Some(unsafe { Executor::new(|_| ()) });
+    layer.forward(&in_place, Some(&Context { executor: idle, ..Context::default() })).unwrap();
+    assert!(rows.iter().all(|&value| value == 1.0));
 }
 
 #[test]
