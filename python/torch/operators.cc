@@ -14,6 +14,7 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -161,12 +162,6 @@ Tensor NewTensor(const Tensor& like, int64_t ndim, int32_t type) {
 
 // ---------------------------------------------------------------------------- options and threads
 
-// Returns a negative number for a character that is no digit.
-int DigitOf(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 // Reads the bytes of an rmsnorm_options, which _options.py of rmsnorm.torch writes in hexadecimal,
 // without zeros at the end: 0 is the default of those fields. A program that another version
 // exported has a struct of another size.
@@ -175,9 +170,8 @@ rmsnorm_options OptionsFrom(const std::string& text) {
   const size_t size = text.size() / 2;
   bool is_valid = size <= sizeof bytes;
   for (size_t i = 0; is_valid && i < size; ++i) {
-    const int high = DigitOf(text[2 * i]), low = DigitOf(text[2 * i + 1]);
-    is_valid = high >= 0 && low >= 0;
-    bytes[i] = static_cast<unsigned char>(16 * high + low);
+    const char* const digits = &text[2 * i];
+    is_valid = std::from_chars(digits, digits + 2, bytes[i], 16).ptr == digits + 2;
   }
   if (!is_valid) throw Refused("options", "they are not those of this version of rmsnorm");
   rmsnorm_options options;
@@ -191,38 +185,32 @@ rmsnorm_options OptionsFrom(const std::string& text) {
 class CallContext {
  public:
   CallContext() {
-    uint32_t threads = 1;
-    Require(torch_get_num_threads(&threads), "tell its number of threads");
-    context_.threads = static_cast<int32_t>(threads);
+    context_.threads = static_cast<int32_t>(torch::stable::get_num_threads());
     // PyTorch makes large results in new memory, which the system has just written.
     context_.stores = RMSNORM_STORES_CACHED;
     context_.parallel_for = ParallelFor;
-    context_.parallel_context = &error_;
+    context_.parallel_context = &has_failed_;
   }
   const rmsnorm_context* get() const { return &context_; }
   void Check(rmsnorm_status status) const {
     if (status != RMSNORM_OK) throw std::runtime_error(rmsnorm_error_message());
-    Require(error_, "run rows on its threads");
+    if (has_failed_) throw std::runtime_error("PyTorch could not run rows on its threads");
   }
 
  private:
-  struct Parts {
-    rmsnorm_task task;
-    void* state;
-  };
-  static void RunParts(int64_t begin, int64_t end, void* context) {
-    const Parts& parts = *static_cast<const Parts*>(context);
-    for (int64_t i = begin; i < end; ++i) parts.task(parts.state, static_cast<size_t>(i));
-  }
   static void ParallelFor(void* context, size_t count, rmsnorm_task task, void* state) {
-    Parts parts{task, state};
-    const AOTITorchError error =
-        torch_parallel_for(0, static_cast<int64_t>(count), 1, RunParts, &parts);
-    if (error != TORCH_SUCCESS) *static_cast<AOTITorchError*>(context) = error;
+    const auto run = [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) task(state, static_cast<size_t>(i));
+    };
+    try {
+      torch::stable::parallel_for(0, static_cast<int64_t>(count), 1, run);
+    } catch (const std::exception&) {
+      *static_cast<bool*>(context) = true;
+    }
   }
 
   rmsnorm_context context_ = rmsnorm_default_context();
-  AOTITorchError error_ = TORCH_SUCCESS;
+  bool has_failed_ = false;
 };
 
 // ------------------------------------------------------------------------------------------ calls
@@ -491,38 +479,37 @@ std::vector<Tensor> Backward(Tensor dy, Tensor x, OptionalTensor weight, Optiona
   return gradients;
 }
 
-// Several norms that one call of the library computes.
-class Norms {
- public:
-  explicit Norms(size_t count) {
-    results_.reserve(2 * count);
-    library_calls_.reserve(count);
-  }
+// One of several norms.
+struct OneNorm {
+  Inputs inputs;
+  const std::string& options;
+  std::optional<int32_t> type;
+};
 
-  // An error names an operand as the library does: calls[1].weight.
-  void Add(Inputs& inputs, const std::string& options, std::optional<int32_t> type) {
-    const size_t index = calls_.size();
+// Computes several norms, which a function gives by their index, in one call of the library. An
+// error names an operand as the library does: calls[1].weight.
+template <class Get>
+std::vector<Tensor> RunNorms(size_t count, const Get& get) {
+  std::deque<Call> calls;  // a call has pointers into itself and does not move
+  std::vector<rmsnorm_call> library_calls;
+  std::vector<Tensor> results;
+  library_calls.reserve(count);
+  results.reserve(2 * count);
+  for (size_t i = 0; i < count; ++i) {
     try {
-      Call& call = calls_.emplace_back(options);
-      AddNorm(call, inputs, type, results_);
+      OneNorm norm = get(i);
+      Call& call = calls.emplace_back(norm.options);
+      AddNorm(call, norm.inputs, norm.type, results);
       call.Prepare();
-      if (!call.has_no_columns()) library_calls_.push_back(call.get());
+      if (!call.has_no_columns()) library_calls.push_back(call.get());
     } catch (const Refused& error) {
-      throw std::runtime_error("calls[" + std::to_string(index) + "]." + error.what());
+      throw std::runtime_error("calls[" + std::to_string(i) + "]." + error.what());
     }
   }
-
-  std::vector<Tensor> Run() {
-    const CallContext context;
-    context.Check(rmsnorm_forward_all(library_calls_.data(), library_calls_.size(), context.get()));
-    return std::move(results_);
-  }
-
- private:
-  std::deque<Call> calls_;  // a call has pointers into itself and does not move
-  std::vector<rmsnorm_call> library_calls_;
-  std::vector<Tensor> results_;
-};
+  const CallContext context;
+  context.Check(rmsnorm_forward_all(library_calls.data(), library_calls.size(), context.get()));
+  return results;
+}
 
 void RequireSize(const char* name, size_t size, size_t count) {
   if (size == count) return;
@@ -530,16 +517,14 @@ void RequireSize(const char* name, size_t size, size_t count) {
                            std::to_string(count) + " tensors");
 }
 
-// Returns the norms of several tensors with common options.
+// Returns the norms of several tensors with common options. Longer lists take time in short calls:
+// doc/data/changes.csv.
 std::vector<Tensor> NormsAlike(std::vector<Tensor> xs, std::vector<OptionalTensor> weights,
                                std::string options) {
   RequireSize("weights", weights.size(), xs.size());
-  Norms norms(xs.size());
-  for (size_t i = 0; i < xs.size(); ++i) {
-    Inputs inputs{std::move(xs[i]), {std::move(weights[i])}};
-    norms.Add(inputs, options, {});
-  }
-  return norms.Run();
+  return RunNorms(xs.size(), [&](size_t i) {
+    return OneNorm{{std::move(xs[i]), {std::move(weights[i])}}, options, {}};
+  });
 }
 
 // Returns PyTorch's number for the number of a type in rmsnorm.h, of which 0 is none.
@@ -563,15 +548,13 @@ std::vector<Tensor> NormsEach(std::vector<OptionalTensor> tensors, std::vector<s
   const size_t count = options.size(), width = 1 + std::size(kInputs);
   RequireSize("tensors", tensors.size(), width * count);
   RequireSize("dtypes", dtypes.size(), count);
-  Norms norms(count);
-  for (size_t i = 0; i < count; ++i) {
+  return RunNorms(count, [&](size_t i) {
     OptionalTensor* const own = &tensors[i * width];
-    if (!own[0]) throw std::runtime_error("calls[" + std::to_string(i) + "].x: it is missing");
-    Inputs inputs{std::move(*own[0]), {}};
-    std::move(own + 1, own + width, inputs.others);
-    norms.Add(inputs, options[i], NumberOf(dtypes[i]));
-  }
-  return norms.Run();
+    if (!own[0]) throw Refused("x", "it is missing");
+    OneNorm norm{{std::move(*own[0]), {}}, options[i], NumberOf(dtypes[i])};
+    std::move(own + 1, own + width, norm.inputs.others);
+    return norm;
+  });
 }
 
 // ----------------------------------------------------------------------------------- registration
