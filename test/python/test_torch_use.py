@@ -26,11 +26,9 @@ import torch
 import torch.nn.functional as F
 import torch.nn.utils.parametrize
 import transformers
-from diffusers.models.normalization import AdaLayerNormContinuous, LuminaRMSNormZero
-from diffusers.models.transformers.transformer_mochi import MochiRMSNormZero
 from programs import run
 from torch import Tensor
-from torch_models import assert_bits, is_computed_by_library, whole_rows
+from torch_models import is_computed_by_library
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.mamba2.modeling_mamba2 import MambaRMSNormGated
@@ -140,7 +138,7 @@ def inputs_of(module, x, gate=None):
         return [(x,)]
     gate = (torch.randn(x.shape) * 2 if gate is None else gate).to(x.dtype)
     needs_gate = re.search("gate after(?!, groups)", reading.known.options)
-    return [(x, gate)] if needs_gate else [(x, gate), (x,)]
+    return [(x, gate)] if needs_gate or reading.formula.needs_gate else [(x, gate), (x,)]
 
 
 def replaced(module, *inputs):
@@ -358,6 +356,15 @@ def with_a_buffer(d):
     return module
 
 
+def norm_with_a_gate(d):
+    """A class that needs its gate."""
+    source = textwrap.dedent(inspect.getsource(MambaRMSNormGated.forward))
+    signature, body = source.replace(" nn.", " torch.nn.").split("\n", 1)
+    assert "gate=None" in signature
+    gated_class = norm_class("Gated", textwrap.dedent(body), "hidden_states, gate")
+    return gated_class(d, variance_epsilon=1e-5, group_size=d // 4)
+
+
 class Listed(torch.nn.Module):
     """It keeps a list of the classes derived from it."""
 
@@ -400,6 +407,7 @@ USUAL = {
     "LitGPT, the dimension by its place": functools.partial(LitGPT, dim=2),
     "a whole eps": functools.partial(Meta, eps=1),
     "a weight in a buffer": with_a_buffer,
+    "a gate without a default": norm_with_a_gate,
     "Heir": type("Heir", (NORMS["Power"],), {}),
     "Private": Private,
     "heir of Private": type("Heir", (Private,), {}),
@@ -420,6 +428,15 @@ def types_of(name):
 MAKERS = {label(norm): functools.partial(make_all, norm) for norm in KNOWN} | {
     name: lambda d, dtype, make=make: [make(d).to(dtype)] for name, make in USUAL.items()
 }
+
+
+def cases(name, x, weight_dtype, gate=None):
+    """For each module of a norm and its inputs: the module, its copy after use(), the inputs."""
+    for module in MAKERS[name](x.shape[-1], weight_dtype):
+        for inputs in inputs_of(module, x, gate):
+            yield module, replaced(module, *inputs), inputs
+
+
 #: The first norm of each formula.
 KINDS = [*{readings_of(norm)[0].formula.text: label(norm) for norm in reversed(KNOWN)}.values()]
 
@@ -433,17 +450,17 @@ def test_same_bits_where_sums_are_exact(name):
     for d, (x_dtype, weight_dtype) in itertools.product((64, 1024), types_of(name)):
         x = torch.randint(-8, 9, (2, 16, d)).to(x_dtype)
         gate = torch.randint(19, 22, x.shape)
-        for module in MAKERS[name](d, weight_dtype):
+        for module, own, inputs in cases(name, x, weight_dtype, gate):
             if "x times" in reading_of(module).known.options:
-                module.weight.data = torch.ones(d, dtype=weight_dtype)  # x * 2 is an integer
-            for inputs in inputs_of(module, x, gate):
-                y, expected = replaced(module, *inputs)(*inputs), module(*inputs)
-                assert y.dtype == expected.dtype
-                if name not in USUAL:
-                    assert torch.equal(y, expected)
-                elif x_dtype != F32:
-                    # x / RMS and x * (1 / RMS) differ by an ulp of f32.
-                    assert (y == expected).float().mean() > 0.999
+                # x * 2 is an integer.
+                module.weight.data = own.weight.data = torch.ones(d, dtype=weight_dtype)
+            y, expected = own(*inputs), module(*inputs)
+            assert y.dtype == expected.dtype
+            if name not in USUAL:
+                assert torch.equal(y, expected)
+            elif x_dtype != F32:
+                # x / RMS and x * (1 / RMS) differ by an ulp of f32.
+                assert (y == expected).float().mean() > 0.999
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -451,36 +468,32 @@ def test_near_on_random_rows(name):
     for d in (64, 1000):
         # Rows so small that their eps matters, too.
         x = torch.randn(2, 20, d) * torch.logspace(-4, 2, 20)[:, None]
-        for module in MAKERS[name](d, F32):
-            for inputs in inputs_of(module, x):
-                y = replaced(module, *inputs)(*inputs)
-                assert is_near(y, module(*inputs), getattr(module, "bias", None)), (d, module)
+        for module, own, inputs in cases(name, x, F32):
+            bias = getattr(module, "bias", None)
+            assert is_near(own(*inputs), module(*inputs), bias), (d, module)
 
 
 @pytest.mark.parametrize("name", [*KINDS, *USUAL])
 def test_gradients(name):
     """Gradients in f32, where both sides are the derivatives of one function."""
-    for module in MAKERS[name](64, F32):
-        for inputs in inputs_of(module, torch.randn(5, 3, 64)):
-            gradients = []
-            for each in (module, replaced(module, *inputs)):
-                leaves = [t.clone().requires_grad_() for t in inputs]
-                wanted = [*leaves, *each.parameters()]
-                total = each(*leaves).sin().sum()
-                gradients.append(torch.autograd.grad(total, wanted, allow_unused=True))
-            for a, b in zip(*gradients, strict=True):
-                rtol = 1e-4 if name in USUAL else 1e-5
-                torch.testing.assert_close(a, b, rtol=rtol, atol=1e-5)
+    for module, own, inputs in cases(name, torch.randn(5, 3, 64), F32):
+        gradients = []
+        for each in (module, own):
+            leaves = [t.clone().requires_grad_() for t in inputs]
+            wanted = [*leaves, *each.parameters()]
+            total = each(*leaves).sin().sum()
+            gradients.append(torch.autograd.grad(total, wanted, allow_unused=True))
+        for a, b in zip(*gradients, strict=True):
+            rtol = 1e-4 if name in USUAL else 1e-5
+            torch.testing.assert_close(a, b, rtol=rtol, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_compile_without_a_graph_break(name):
-    for module in MAKERS[name](64, BF16):
-        for inputs in inputs_of(module, torch.randn(5, 64).to(BF16)):
-            use(module)
-            compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
-            assert torch.equal(compiled(*inputs), module(*inputs))
-            torch.compiler.reset()
+    for _, module, inputs in cases(name, torch.randn(5, 64).to(BF16), BF16):
+        compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+        assert torch.equal(compiled(*inputs), module(*inputs))
+        torch.compiler.reset()
 
 
 def layouts(sizes):
@@ -809,24 +822,16 @@ def test_what_changes(norm, change, reason, when, monkeypatch):
     torch.compiler.reset()
 
 
-def norm_with_a_gate(d):
-    """A class that needs its gate."""
-    source = textwrap.dedent(inspect.getsource(MambaRMSNormGated.forward))
-    signature, body = source.replace(" nn.", " torch.nn.").split("\n", 1)
-    assert "gate=None" in signature
-    gated_class = norm_class("Gated", textwrap.dedent(body), "hidden_states, gate")
-    return gated_class(d, variance_epsilon=1e-5, group_size=16)
-
-
 X = torch.randn(3, 64)
 JAGGED = torch.nested.nested_tensor([X, torch.randn(5, 64)], layout=torch.jagged)
-#: Calls that the class computes or refuses: its constructor and its arguments.
+#: Calls that the class computes or refuses: its constructor, its arguments, and those by name.
 CALLS = {
     "float64": (LlamaRMSNorm, [X.double()]),
     "meta": (LlamaRMSNorm, [X.to("meta")]),
     "no dimension": (Meta, [torch.tensor(3.0)]),
     "two arguments": (LlamaRMSNorm, [X, X]),
     "no argument": (LlamaRMSNorm, []),
+    "an argument by name": (LlamaRMSNorm, [], {"hidden_states": X}),
     "no gate": (norm_with_a_gate, [X]),
     "jagged": (LlamaRMSNorm, [JAGGED]),
     "jagged, by PyTorch's norm": (torch.nn.RMSNorm, [JAGGED]),
@@ -839,22 +844,15 @@ CALLS = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_the_class_computes_what_the_library_does_not_take(name):
-    make, inputs = CALLS[name]
+    make, inputs, *named = CALLS[name]
     module = make(64)
-    expected = outcome(module, *inputs)
+    call = functools.partial(outcome, module, *inputs, **dict(*named))
+    expected = call()
     assert len(use(module).replaced) == 1
-    assert is_same(outcome(module, *inputs), expected)
+    assert is_same(call(), expected) and not is_computed_by_library(call)
     if name == "a subclass":
         assert is_same(torch.compile(module, backend="eager")(*inputs), expected)
         torch.compiler.reset()
-
-
-def test_arguments_by_name_and_a_gate_without_default():
-    module = replaced(LlamaRMSNorm(64), X)
-    assert is_near(module(hidden_states=X), module(X))
-    assert not is_computed_by_library(lambda x: module(hidden_states=x), X)
-    gated = norm_with_a_gate(64)
-    assert is_near(replaced(gated, X, X)(X, X), gated(X, X))
 
 
 def test_autocast():
@@ -1187,23 +1185,6 @@ def test_results_of_a_model(name, monkeypatch):
         assert torch.equal(call(model), before)
 
 
-@pytest.mark.parametrize("dtype", [F32, BF16])
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda d: AdaLayerNormContinuous(d, d, norm_type="rms_norm"),
-        lambda d: LuminaRMSNormZero(d, 1e-5, True),
-        lambda d: MochiRMSNormZero(d, 4 * d),
-    ],
-)
-def test_norms_in_modules_that_modulate_them(make, dtype):
-    """The rows' sums of squares are exact."""
-    module, x, embedding = make(64).to(dtype), whole_rows(2, 3, 64, dtype=dtype), torch.randn(2, 64)
-    expected = module(x, embedding.to(dtype))
-    assert [each.name for each in use(module).replaced] == ["norm"]
-    assert_bits(module(x, embedding.to(dtype)), expected)
-
-
 def test_training_a_model():
     """Gradients of all weights, beside those of transformers."""
     model, _ = model_and_call("Gemma3Text", F32)
@@ -1225,20 +1206,19 @@ def worst_of(norm, options):
     torch.manual_seed(10)
     worst, share = 0.0, 0.0
     for d, dtype in itertools.product((64, 1000), (F32, BF16)):
-        x = torch.randn(64, d).to(dtype)
-        for module in make_all(norm, d, dtype):
+        for module, own, inputs in cases(label(norm), torch.randn(64, d).to(dtype), dtype):
             if reading_of(module).known.options != options:
                 continue
-            if "bias" in options:
-                module.bias.data.zero_()  # the sum may cancel
-            for inputs in inputs_of(module, x):
-                y, expected = replaced(module, *inputs)(*inputs), module(*inputs)
-                if dtype == F32:
-                    # Numbers between the two, which have one sign.
-                    ulps = (y.view(torch.int32) - expected.view(torch.int32)).abs()
-                    worst = max(worst, ulps.max().item())
-                else:
-                    share = max(share, (y != expected).float().mean().item())
+            if "bias" in options:  # the sum may cancel
+                module.bias.data.zero_()
+                own.bias.data.zero_()
+            y, expected = own(*inputs), module(*inputs)
+            if dtype == F32:
+                # Numbers between the two, which have one sign.
+                ulps = (y.view(torch.int32) - expected.view(torch.int32)).abs()
+                worst = max(worst, ulps.max().item())
+            else:
+                share = max(share, (y != expected).float().mean().item())
     return worst, share
 
 
@@ -1251,71 +1231,63 @@ def kinds():
     return dict(sorted(by_options.items(), key=lambda item: -len(item[1])))
 
 
-def row_of(options, norms):
-    """The cells of the table that do not depend on the CPU."""
-    return f"| {options} | {len(norms)} | {len({norm.__module__ for norm in norms})} |"
-
-
-def table():
-    """The table, measured here."""
-    rows = []
-    for options, norms in kinds().items():
-        ulps, shares = zip(*(worst_of(norm, options) for norm in norms), strict=True)
-        rows.append(f"{row_of(options, norms)} {max(ulps):.0f} | {max(shares) * 1e6:.0f} |\n")
-    columns = "| options | classes | files | f32: worst ulp | bf16: differ, per million |\n"
-    return f"{columns}|---|---|---|---|---|\n{''.join(rows)}"
-
-
 def versions():
     names = f"transformers {transformers.__version__} and diffusers {diffusers.__version__}"
     return f"This page is for {names}.\n"
 
 
+def table(measure=worst_of):
+    """The number of classes and of files with them, and the worst differences as measured."""
+    rows = []
+    for options, norms in kinds().items():
+        ulps, shares = zip(*(measure(norm, options) for norm in norms), strict=True)
+        files = len({norm.__module__ for norm in norms})
+        figures = f"{max(ulps):.0f} | {max(shares) * 1e6:.0f}"
+        rows.append(f"| {options} | {len(norms)} | {files} | {figures} |\n")
+    columns = "| options | classes | files | f32: worst ulp | bf16: differ, per million |\n"
+    return f"{columns}|---|---|---|---|---|\n{''.join(rows)}"
+
+
 def lists():
     """The names of the classes by their options."""
-    parts = []
-    for options, norms in kinds().items():
-        names = ", ".join(sorted(map(label, norms)))
-        parts.append(f"**{options}**\n\n{textwrap.fill(names, 120)}\n")
-    return "\n".join(parts)
+    names = ((f"**{options}**", sorted(map(label, norms))) for options, norms in kinds().items())
+    return "\n".join(f"{title}\n\n{textwrap.fill(', '.join(own), 120)}\n" for title, own in names)
 
 
 def reasons():
     return "".join(f"- `{label(n)}`: {readings_of(n)[0].reason}\n" for n in unknown_classes())
 
 
-def part_of_page(name, new=None):
-    """The text between the comments of this name; with a new text, it is written there."""
-    before = PAGE.read_text()
-    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
-    head, rest = before.split(begin)
-    part, tail = rest.split(end)
-    if new is not None:
-        PAGE.write_text(head + begin + new + end + tail)
-    return part
+#: The parts of the page, between comments of these names.
+PARTS = {make.__name__: make for make in (versions, table, lists, reasons)}
 
 
-#: The parts of the page that do not depend on the CPU.
-PARTS = {"versions": versions, "lists": lists, "reasons": reasons}
+def page(**parts):
+    """The page with these parts as given."""
+    text = PAGE.read_text()
+    for name, part in parts.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+        head, rest = text.split(begin)
+        text = head + begin + part + end + rest.split(end)[1]
+    return text
 
 
 def test_page_is_current():
     """The page has the classes of these versions, and no figure beyond the bounds."""
-    if part_of_page("versions") != versions():
+    text = PAGE.read_text()
+    if versions() not in text:
         pytest.skip("the page is for other versions")
-    for name, make in PARTS.items():
-        assert part_of_page(name) == make(), "run this file as a program to write it"
-    text = part_of_page("table")
-    for options, norms in kinds().items():
-        row = re.escape(row_of(options, norms))
-        match = re.search(rf"^{row} (\d+) \| (\d+) \|$", text, re.MULTILINE)
-        assert match, options
-        assert int(match[1]) <= bound(1000)
+    figures = re.findall(r" (\d+) \| (\d+) \|$", text, re.MULTILINE)
+    assert len(figures) == len(kinds())
+    made = page(lists=lists(), reasons=reasons(), table=table(lambda *_: (0, 0)))
+    without_figures = functools.partial(re.sub, r"\d+ \| \d+ \|\n", "")
+    assert without_figures(text) == without_figures(made), "run this file as a program to write it"
+    for ulps, share in figures:
+        assert int(ulps) <= bound(1000)
         # Two f32 numbers that differ by the bound round to different neighbours if the middle of
         # these lies between them. A norm rounds to bf16 up to four times.
-        assert int(match[2]) <= 1e6 * 4 * bound(1000) * 2.0 ** (8 - 24)
+        assert int(share) <= 1e6 * 4 * bound(1000) * 2.0 ** (8 - 24)
 
 
 if __name__ == "__main__":
-    for part, make_part in (PARTS | {"table": table}).items():
-        part_of_page(part, make_part())
+    PAGE.write_text(page(**{name: make() for name, make in PARTS.items()}))

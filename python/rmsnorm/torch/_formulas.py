@@ -34,7 +34,7 @@ class Formula(NamedTuple):
     inverse RMS of x, and n = f32(x) * r.
     eps: the name of the attribute that holds eps, or its value.
     is_functional: whether it calls torch.nn.functional.rms_norm(), which has a default for an eps
-        of None, and whose results are contiguous.
+        of None.
     shape: the attribute with the sizes of the dimensions that are normalised, in brackets where it
         is one size, or "" for the last dimension.
     arguments: the names of x and gate.

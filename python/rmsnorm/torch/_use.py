@@ -81,22 +81,16 @@ def _check_of(source: Source, lookups: dict[tuple[Any, str], Any]) -> Any:
         f"{function}.__code__ is {value(source.code)}",
         f"{function}.__defaults__ is {value(source.function.__defaults__)}",
     ]
-    terms += [f"{name} is {value(bound)}" for name, bound in source.names.items()]
-    terms += [f"{value(each)}.{name} is {value(v)}" for (each, name), v in lookups.items()]
     cells = dict(zip(source.code.co_freevars, source.function.__closure__ or (), strict=True))
+    for name, bound in source.names.items():
+        now = f"{value(cells[name])}.cell_contents" if name in cells else name
+        terms.append(f"{now} is {value(bound)}")
+    terms += [f"{value(each)}.{name} is {value(v)}" for (each, name), v in lookups.items()]
     names = ["norm_class", "module_class", *(f"rmsnorm_{i}" for i in range(len(values)))]
-    text = f"""
-def outer():
-    {' = '.join([*cells, 'unused'])} = None
-    def check({', '.join(names)}):
-        return {' and '.join(terms)}
+    text = f"lambda {', '.join(names)}: {' and '.join(terms)}"
+    check = eval(compile(text, "<rmsnorm>", "eval"), source.function.__globals__)
+    check.__defaults__ = tuple(values)
     return check
-"""
-    scope: dict[str, Any] = {}
-    exec(compile(text, "<rmsnorm>", "exec"), scope)
-    code = scope["outer"]().__code__
-    closure = tuple(cells[name] for name in code.co_freevars)
-    return FunctionType(code, source.function.__globals__, "check", tuple(values), closure)
 
 
 def _is_current(reading: _Reading, norm_class: Any) -> bool:
@@ -178,16 +172,6 @@ def _shape(module: Any, shape: str) -> tuple[int, ...]:
     """The sizes of the dimensions that a module normalises, from the text in its formula."""
     value = getattr(module, shape.strip("[]"))
     return (value,) if shape.startswith("[") else tuple(value)
-
-
-def _is_parameter(norm_class: Any, name: str) -> bool:
-    """Whether a parameter of this name is what attributes of the name are.
-
-    Python looks for attributes of the class first. PyTorch's way to a parameter takes longer than
-    all else that Python does in a call.
-    """
-    own = norm_class.__getattr__ is torch.nn.Module.__getattr__
-    return own and not hasattr(norm_class, name)
 
 
 def _compute(call: Any, parameter: str, module: Any, reading: _Reading, *inputs: Any) -> Any:
@@ -333,7 +317,11 @@ def _replacement(norm_class: Any, reading: _Reading) -> Any:
     assert found is not None and how is not None
     counts = range(2 if found.needs_gate else 1, 1 + len(found.arguments))
     helpers = [source.name for source in reading.sources[1:]]
-    parameter = how.weight if _is_parameter(norm_class, how.weight) else ""
+    # PyTorch's way to a parameter takes longer than all else that Python does in a call. Python looks
+    # for attributes of the class first.
+    is_found_last = norm_class.__getattr__ is torch.nn.Module.__getattr__
+    is_parameter = is_found_last and not hasattr(norm_class, how.weight)
+    parameter = how.weight if is_parameter else ""
     # A weight that is None is not taken.
     flags = [(key, value) for key, value in reading.flags.items() if key != (how.weight, True)]
 
