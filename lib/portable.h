@@ -84,16 +84,14 @@
 #define RMSNORM_FETCH_TO_L2(address) __prefetch(address)
 #endif
 
-// Hides from the compiler where a vector or a pointer came from: it leaves what was written.
+// Hides from the compiler where a vector came from, or a pointer or an index: it leaves what was
+// written.
 #if RMSNORM_X86_64 && defined(__GNUC__)
 #define RMSNORM_HIDE_ORIGIN(vector) asm("" : "+v"(vector))
 #define RMSNORM_HIDE_POINTER(pointer) asm("" : "+r"(pointer))
-// The same, after the array `stored` has been written.
-#define RMSNORM_HIDE_POINTER_AFTER(pointer, stored) asm("" : "+r"(pointer) : "m"(stored))
 #else
 #define RMSNORM_HIDE_ORIGIN(vector) static_cast<void>(vector)
 #define RMSNORM_HIDE_POINTER(pointer) static_cast<void>(pointer)
-#define RMSNORM_HIDE_POINTER_AFTER(pointer, stored) static_cast<void>(stored)
 #endif
 
 // Microsoft's compiler must not contract a * b + c by itself.

@@ -153,19 +153,6 @@ HWY_INLINE void Store(Pair value, float* to, All = {}) {
   hn::StoreU(value.upper, F32Tag(), to + kN);
 }
 
-// Stores two pairs that follow each other, in rising order. gcc 12 would store the first vector
-// last, which takes longer past L2 (doc/data/changes.csv, "Long rows"). `to` keeps its value.
-HWY_INLINE void StoreInOrder(Pair a, Pair b, float*& to) {
-  using Stored = const float[kN];
-  hn::StoreU(a.lower, F32Tag(), to);
-  RMSNORM_HIDE_POINTER_AFTER(to, reinterpret_cast<Stored&>(*to));
-  hn::StoreU(a.upper, F32Tag(), to + kN);
-  RMSNORM_HIDE_POINTER_AFTER(to, reinterpret_cast<Stored&>(to[kN]));
-  hn::StoreU(b.lower, F32Tag(), to + 2 * kN);
-  RMSNORM_HIDE_POINTER_AFTER(to, reinterpret_cast<Stored&>(to[2 * kN]));
-  hn::StoreU(b.upper, F32Tag(), to + 3 * kN);
-}
-
 // Two stores of half a vector cost less than joining the halves.
 HWY_INLINE void Store(Pair value, F16* to, All = {}) {
   hn::StoreU(NarrowHalf(F16(), value.lower), U16Tag(), Bits(to));

@@ -72,6 +72,27 @@ struct RowToScale {
   F32Vec r;
 };
 
+// Scales f32 elements from j on in steps of kStep, and returns where the rest begins. Each vector is
+// loaded after the one before it has been stored, and all stores use one base and one index, which
+// are hidden since gcc 12 would compute an address for each. On AVX-512 this is faster past L2
+// (doc/data/changes.csv, "Long rows").
+template <size_t kStep>
+HWY_INLINE size_t ScaleInTurn(size_t j, size_t d, const float* HWY_RESTRICT weight,
+                              const RowToScale<false, float>& row, bool fetch, size_t last_fetch) {
+  const F32Tag tag;
+  float* y = row.y;
+  for (; j + kStep <= d; j += kStep) {
+    RMSNORM_HIDE_POINTER(j);
+    if (fetch) FetchForStores(row.y, j, kStep, last_fetch);
+    for (size_t i = 0; i < kStep; i += kN) {
+      const F32Vec n = hn::Mul(hn::LoadU(tag, row.x + j + i), row.r);
+      hn::StoreU(hn::Mul(n, hn::LoadU(tag, weight + j + i)), tag, y + j + i);
+      RMSNORM_HIDE_POINTER(y);
+    }
+  }
+  return j;
+}
+
 // Scales the elements from `head` on, in rising order like the sum. Falling order is faster for one
 // row that does not fit L1 with its weight, but slower for rows from L2 or memory. `next` and
 // `more` are as for ScaleLeaf. kStream fetches the next row. Otherwise `fetch` fetches the lines of
@@ -90,30 +111,32 @@ HWY_INLINE void ScaleFrom(size_t head, size_t d, const float* HWY_RESTRICT weigh
   Pair last_scaled = {hn::Zero(F32Tag()), hn::Zero(F32Tag())};
   if (is_ragged) last_scaled = row.ScaledAt(last, All(), Load(weight + last));
   const size_t last_fetch = LastFetch(more, d, 2 * kPair);
-  // Pointers advance in this loop, and in it alone (doc/data/changes.csv, "Long rows").
-  RowToScale<kCast, T> at = row;
-  at.x += head;
-  at.y += head;
-  const float* at_weight = weight + head;
   size_t j = head;
-  for (; j + 2 * kPair <= d; j += 2 * kPair) {
-    const Pair scaled = at.ScaledAt(0, All(), Load(at_weight));
-    const Pair next_scaled = at.ScaledAt(kPair, All(), Load(at_weight + kPair));
-    if (fetch) {
-      kMayFetch<T> ? FetchForStores(row.y, j, 2 * kPair, last_fetch) : Fetch(next + j, 2 * kPair);
+  if constexpr (kN >= 16 && std::is_same_v<T, float> && !kStream) {
+    j = ScaleInTurn<2 * kPair>(j, d, weight, row, fetch, last_fetch);
+  } else {
+    // Pointers advance in this loop, and in it alone (doc/data/changes.csv, "Long rows").
+    RowToScale<kCast, T> at = row;
+    at.x += head;
+    at.y += head;
+    const float* at_weight = weight + head;
+    for (; j + 2 * kPair <= d; j += 2 * kPair) {
+      const Pair scaled = at.ScaledAt(0, All(), Load(at_weight));
+      const Pair next_scaled = at.ScaledAt(kPair, All(), Load(at_weight + kPair));
+      if (fetch) {
+        kMayFetch<T> ? FetchForStores(row.y, j, 2 * kPair, last_fetch) : Fetch(next + j, 2 * kPair);
+      }
+      if constexpr (kStream) {
+        for (size_t i = 0; i < 2 * kPair; i += kCacheLine / sizeof(T)) PrefetchToL2(next + j + i);
+        Stream(scaled, at.y);
+        Stream(next_scaled, at.y + kPair);
+      } else {
+        StoreBoth(scaled, at.y, All(), next_scaled, at.y + kPair, All());
+      }
+      at.x += 2 * kPair;
+      at.y += 2 * kPair;
+      at_weight += 2 * kPair;
     }
-    if constexpr (kStream) {
-      for (size_t i = 0; i < 2 * kPair; i += kCacheLine / sizeof(T)) PrefetchToL2(next + j + i);
-      Stream(scaled, at.y);
-      Stream(next_scaled, at.y + kPair);
-    } else if constexpr (std::is_same_v<T, float>) {
-      StoreInOrder(scaled, next_scaled, at.y);
-    } else {
-      StoreBoth(scaled, at.y, All(), next_scaled, at.y + kPair, All());
-    }
-    at.x += 2 * kPair;
-    at.y += 2 * kPair;
-    at_weight += 2 * kPair;
   }
   if (kStream) return row.Scale(j, d, weight);
   if (j + kPair <= d) Store(row.ScaledAt(j, All(), Load(weight + j)), row.y + j);
