@@ -72,10 +72,10 @@ struct RowToScale {
   F32Vec r;
 };
 
-// Scales f32 elements from j on in steps of kStep, and returns where the rest begins. Each vector is
-// loaded after the one before it has been stored, and all stores use one base and one index, which
-// are hidden since gcc 12 would compute an address for each. On AVX-512 this is faster past L2
-// (doc/data/changes.csv, "Long rows").
+// Scales f32 elements from j on in steps of kStep, and returns where the rest begins. Each vector
+// is loaded after the one before it has been stored, and all stores use one base and one index,
+// which are hidden since gcc 12 would compute an address for each. On AVX-512 this is faster past
+// L2 (doc/data/changes.csv, "Long rows").
 template <size_t kStep>
 HWY_INLINE size_t ScaleInTurn(size_t j, size_t d, const float* HWY_RESTRICT weight,
                               const RowToScale<false, float>& row, bool fetch, size_t last_fetch) {
