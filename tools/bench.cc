@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <cmath>
 #include <iomanip>
+#include <iostream>
 #include <map>
 #include <optional>
-#include <ostream>
 #include <rmsnorm/rmsnorm.hpp>
 #include <set>
 #include <sstream>
@@ -126,54 +126,6 @@ bench::Contenders MakeContenders(const BenchOptions& options, const std::vector<
   return contenders;
 }
 
-// A cell has these counters for each contender NAME: NAME_lower_ns, NAME_ns and NAME_upper_ns are
-// the quartiles of its times over the rounds; NAME_ratio_lower, NAME_ratio and NAME_ratio_upper
-// those of the library's time divided by the contender's in the same round. Of several contenders
-// with one name, the fastest counts. A contender without a time has no counters: the label gives
-// the reason, as "NAME: reason" or "NAME is wrong: reason", joined by "; ".
-void Count(benchmark::State& state, const std::string& name, const std::string& unit,
-           const Spread& spread) {
-  state.counters[name + "_lower" + unit] = spread.lower_quartile;
-  state.counters[name + unit] = spread.median;
-  state.counters[name + "_upper" + unit] = spread.upper_quartile;
-}
-
-// Checks and times a cell.
-void RunCell(benchmark::State& state, const Cell& cell, const bench::Contenders& contenders) {
-  bench::Contest contest(cell, contenders);
-  std::string label;
-  for (const bench::Untimed& one : contest.untimed()) {
-    if (one.name == contenders.front().name) throw bench::Refusal(one.reason);
-    label +=
-        (label.empty() ? "" : "; ") + one.name + (one.is_wrong ? " is wrong: " : ": ") + one.reason;
-  }
-  state.SetLabel(label);
-
-  const std::vector<bench::Turn> turns = contest.Turns();
-  // This comes after the peers have run: threads inherit the binding of the thread that starts
-  // them.
-  const bench::BoundThreads bound(cell.threads);
-  const auto seconds = bench::TimeInRounds(turns, [&] { contest.MoveOn(); });
-  const std::vector<double>& library = seconds.front();
-  for (size_t i = 0; i < turns.size(); ++i) {
-    std::vector<double> nanoseconds;
-    std::vector<double> ratios;
-    for (size_t round = 0; round < library.size(); ++round) {
-      nanoseconds.push_back(seconds[i][round] * 1e9);
-      ratios.push_back(library[round] / seconds[i][round]);
-    }
-    const Spread spread = bench::SpreadOf(nanoseconds);
-    const auto other = state.counters.find(turns[i].name + "_ns");
-    if (other != state.counters.end() && other->second <= spread.median) continue;
-    Count(state, turns[i].name, "_ns", spread);
-    Count(state, turns[i].name + "_ratio", "", bench::SpreadOf(ratios));
-  }
-  state.counters["rounds"] = static_cast<double>(library.size());
-  state.counters["threads_used"] = static_cast<double>(contest.parts());
-  for ([[maybe_unused]] auto _ : state) state.SetIterationTime(bench::SpreadOf(library).median);
-  state.SetBytesProcessed(static_cast<int64_t>(cell.moved_bytes()));
-}
-
 std::string ThreeDigits(double value) {
   std::ostringstream text;
   text << std::fixed << std::setprecision(value < 9.995 ? 2 : value < 99.95 ? 1 : 0) << value;
@@ -194,76 +146,99 @@ std::string TimeText(double nanoseconds) {
 // The width of a column of times.
 int WidthOf(const std::string& name) { return std::max(static_cast<int>(name.size()), 7) + 3; }
 
-// Google Benchmark renames the field of a failed benchmark in 1.8.
-template <class Run>
-auto FailureOf(const Run& run, int /*preferred*/) -> decltype(run.error_message) {
-  return run.error_occurred ? run.error_message : std::string();
-}
-template <class Run>
-std::string FailureOf(const Run& run, long /*otherwise*/) {
-  return run.skipped ? run.skip_message : std::string();
+std::string TextOf(const bench::Untimed& one) {
+  return one.name + (one.is_wrong ? " is wrong: " : ": ") + one.reason;
 }
 
-// Prints a line for each finished cell at once. Below the table stand the missing times, what the
-// marks mean, and how much faster than plain loops the library is.
+// Has a line for each cell. Below the table stand the missing times, what the marks mean, and how
+// much faster than plain loops the library is.
 class Table : public benchmark::BenchmarkReporter {
  public:
   Table(const std::vector<Cell>& cells, const bench::Contenders& contenders) {
-    for (const Cell& cell : cells) {
-      cells_.emplace(cell.name, cell);
-      has_targets_ |= cell.target != cells.front().target;
-    }
+    reads_ = cells.front().reads;
+    for (const Cell& cell : cells) has_targets_ |= cell.target != cells.front().target;
     for (size_t i = 1; i < contenders.size(); ++i) {
       if (contenders[i].kind != bench::Kind::kPlain) others_.push_back(contenders[i].name);
     }
   }
 
   bool ReportContext(const Context& /*context*/) override {
-    GetOutputStream()
-        << "rmsnorm " << rmsnorm_version() << " · " << CpuModel() << " · Highway "
-        << rmsnorm_highway_version() << " · "
-        << (rmsnorm_has_openmp() != 0 ? "OpenMP" : "no OpenMP")
-        << (cells_.begin()->second.reads ? " · results are read" : "") << "\n"
-        << "operation   type  rows x d     threads    memcpy     plain   rmsnorm  GB/s";
-    for (const std::string& other : others_) {
-      GetOutputStream() << std::setw(WidthOf(other)) << other;
-    }
-    GetOutputStream() << "  times faster  target" << std::endl;
+    std::cout << "rmsnorm " << rmsnorm_version() << " · " << CpuModel() << " · Highway "
+              << rmsnorm_highway_version() << " · "
+              << (rmsnorm_has_openmp() != 0 ? "OpenMP" : "no OpenMP")
+              << (reads_ ? " · results are read" : "") << "\n"
+              << "operation   type  rows x d     threads    memcpy     plain   rmsnorm  GB/s";
+    for (const std::string& other : others_) std::cout << std::setw(WidthOf(other)) << other;
+    std::cout << "  times faster  target" << std::endl;
     return true;
   }
 
-  void ReportRuns(const std::vector<Run>& runs) override {
-    // The statistics may come without their repetitions.
-    const bool all = std::any_of(runs.begin(), runs.end(),
-                                 [](const Run& run) { return run.run_type == Run::RT_Iteration; });
-    for (const Run& run : runs) {
-      if (all ? run.run_type == Run::RT_Iteration : run.aggregate_name == "median") PrintRun(run);
-    }
-  }
+  void ReportRuns(const std::vector<Run>& /*runs*/) override {}  // RunCell() prints each at once
 
   void Finalize() override {
-    std::ostream& out = GetOutputStream();
-    for (const std::string& note : notes_) out << note << "\n";
+    for (const std::string& note : notes_) std::cout << note << "\n";
     if (has_marks_) {
-      out << "* Measure again on a quiet machine: the quartiles of a time are more than 1.5 "
-             "apart.\n";
+      std::cout << "* Measure again on a quiet machine: the quartiles of a time are more than 1.5 "
+                   "apart.\n";
     }
     for (const Means& means : means_) {
-      out << means.name << ": ";
+      std::cout << means.name << ": ";
       const char* text = " times faster than plain loops on ";
       for (const auto& [threads, mean] : means.by_threads) {
-        if (threads != means.by_threads.begin()->first) out << ", ";
-        out << ThreeDigits(std::exp(mean.logarithms / mean.rows)) << text << threads
-            << (threads == 1 ? " thread" : " threads");
+        if (threads != means.by_threads.begin()->first) std::cout << ", ";
+        std::cout << ThreeDigits(std::exp(mean.logarithms / mean.rows)) << text << threads
+                  << (threads == 1 ? " thread" : " threads");
         text = " times on ";
       }
-      out << " (geometric mean of the rows)\n";
+      std::cout << " (geometric mean of the rows)\n";
     }
-    out.flush();
+    std::cout.flush();
   }
 
   // Whether a cell failed or a contender was wrong.
   bool found_fault() const { return found_fault_; }
+
+  void PrintFailure(const Cell& cell, const std::string& problem) {
+    found_fault_ = true;
+    PrintName(cell);
+    std::cout << "  FAILED on " << cell.target << ": " << problem << std::endl;
+  }
+
+  // `times` are in nanoseconds, by contender.
+  void Print(const Cell& cell, const std::map<std::string, Spread>& times,
+             const std::vector<bench::Untimed>& untimed) {
+    PrintName(cell);
+    bool is_disturbed = false;
+    const auto print_time = [&](const std::string& name, int width) {
+      std::string text = "-";
+      if (const auto time = times.find(name); time != times.end()) {
+        text = TimeText(time->second.median);
+        constexpr double kMostApart = 1.5;
+        is_disturbed |= time->second.upper_quartile > kMostApart * time->second.lower_quartile;
+      }
+      for (const bench::Untimed& one : untimed) {
+        if (one.is_wrong && one.name == name) text = "WRONG";
+      }
+      std::cout << std::setw(width) << text;
+    };
+    const double library = times.at("library").median;
+    for (const char* const name : {bench::kMemcpy, bench::kPlain, "library"}) print_time(name, 10);
+    std::cout << std::setw(6) << ThreeDigits(static_cast<double>(cell.moved_bytes()) / library);
+    for (const std::string& other : others_) print_time(other, WidthOf(other));
+    std::string factor = "-";
+    if (const auto plain = times.find(bench::kPlain); plain != times.end()) {
+      factor = ThreeDigits(plain->second.median / library);
+      AddToMean(cell, plain->second.median / library);
+    }
+    has_marks_ |= is_disturbed;
+    std::cout << std::setw(14) << factor << (is_disturbed ? "* " : "  ") << cell.target
+              << std::endl;
+    for (const bench::Untimed& one : untimed) {
+      found_fault_ |= one.is_wrong;
+      const std::string note = (one.is_wrong ? cell.name + ": " : "") + TextOf(one);
+      if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);
+    }
+  }
 
  private:
   // How much faster than plain loops the rows of a type are, or of a type on a target.
@@ -276,55 +251,10 @@ class Table : public benchmark::BenchmarkReporter {
     std::map<int, Mean> by_threads;
   };
 
-  void PrintRun(const Run& run) {
-    std::ostream& out = GetOutputStream();
-    const Cell& cell = cells_.at(run.run_name.function_name);
-    out << std::left << std::setw(12) << cell.operation << std::setw(6) << cell.type << std::right
-        << std::setw(4) << cell.shape.rows << " x " << std::left << std::setw(6) << cell.shape.d
-        << std::right << std::setw(7) << cell.threads;
-    const std::string failure = FailureOf(run, 0);
-    if (!failure.empty()) {
-      found_fault_ = true;
-      out << "  FAILED on " << cell.target << ": " << failure << std::endl;
-      return;
-    }
-    const auto counter = [&run](const std::string& name) -> double {
-      return run.counters.at(name);
-    };
-    bool is_disturbed = false;
-    const auto print_time = [&](const std::string& name, int width) {
-      std::string text = "-";
-      if (run.counters.count(name + "_ns") != 0) {
-        text = TimeText(counter(name + "_ns"));
-        constexpr double kMostApart = 1.5;
-        is_disturbed |= counter(name + "_upper_ns") > kMostApart * counter(name + "_lower_ns");
-      } else if (run.report_label.find(name + " is wrong: ") != std::string::npos) {
-        text = "WRONG";
-        found_fault_ = true;
-      }
-      out << std::setw(width) << text;
-    };
-    for (const char* const name : {bench::kMemcpy, bench::kPlain, "library"}) print_time(name, 10);
-    out << std::setw(6) << ThreeDigits(counter("bytes_per_second") / 1e9);
-    for (const std::string& other : others_) print_time(other, WidthOf(other));
-    std::string factor = "-";
-    if (run.counters.count("plain_ns") != 0) {
-      const double times = counter("plain_ns") / counter("library_ns");
-      factor = ThreeDigits(times);
-      AddToMean(cell, times);
-    }
-    has_marks_ |= is_disturbed;
-    out << std::setw(14) << factor << (is_disturbed ? "* " : "  ") << cell.target << std::endl;
-    std::istringstream problems(run.report_label);
-    for (std::string problem; std::getline(problems, problem, ';');) {
-      problem.erase(0, problem.find_first_not_of(' '));
-      const bool wrong = problem.find(" is wrong: ") != std::string::npos;
-      Note(wrong ? cell.name + ": " + problem : problem);
-    }
-  }
-
-  void Note(const std::string& text) {
-    if (std::find(notes_.begin(), notes_.end(), text) == notes_.end()) notes_.push_back(text);
+  static void PrintName(const Cell& cell) {
+    std::cout << std::left << std::setw(12) << cell.operation << std::setw(6) << cell.type
+              << std::right << std::setw(4) << cell.shape.rows << " x " << std::left << std::setw(6)
+              << cell.shape.d << std::right << std::setw(7) << cell.threads;
   }
 
   void AddToMean(const Cell& cell, double times_faster) {
@@ -337,14 +267,65 @@ class Table : public benchmark::BenchmarkReporter {
     ++mean.rows;
   }
 
-  std::map<std::string, Cell> cells_;  // by the benchmark's name
-  std::vector<std::string> others_;    // contenders with a column of their own
-  std::vector<std::string> notes_;     // below the table; without duplicates
+  std::vector<std::string> others_;  // contenders with separate columns
+  std::vector<std::string> notes_;   // below the table; without duplicates
+  bool reads_;
   bool has_marks_ = false;
   bool has_targets_ = false;  // whether there are several
   std::vector<Means> means_;
   bool found_fault_ = false;
 };
+
+// A cell has these counters for each contender NAME: NAME_lower_ns, NAME_ns and NAME_upper_ns are
+// the quartiles of its times over the rounds; NAME_ratio_lower, NAME_ratio and NAME_ratio_upper
+// those of the library's time divided by the contender's in the same round. Of several contenders
+// with one name, the fastest counts. A contender without a time has no counters: the label gives
+// the reason, as "NAME: reason" or "NAME is wrong: reason", joined by "; ".
+void Count(benchmark::State& state, const std::string& name, const std::string& unit,
+           const Spread& spread) {
+  state.counters[name + "_lower" + unit] = spread.lower_quartile;
+  state.counters[name + unit] = spread.median;
+  state.counters[name + "_upper" + unit] = spread.upper_quartile;
+}
+
+// Checks and times a cell.
+void RunCell(benchmark::State& state, const Cell& cell, const bench::Contenders& contenders,
+             Table& table) {
+  bench::Contest contest(cell, contenders);
+  std::string label;
+  for (const bench::Untimed& one : contest.untimed()) {
+    if (one.name == contenders.front().name) throw bench::Refusal(one.reason);
+    label += (label.empty() ? "" : "; ") + TextOf(one);
+  }
+  state.SetLabel(label);
+
+  const std::vector<bench::Turn> turns = contest.Turns();
+  // This comes after the peers have run: threads inherit the binding of the thread that starts
+  // them.
+  const bench::BoundThreads bound(cell.threads);
+  const auto seconds = bench::TimeInRounds(turns, [&] { contest.MoveOn(); });
+  const std::vector<double>& library = seconds.front();
+  std::map<std::string, Spread> times;
+  for (size_t i = 0; i < turns.size(); ++i) {
+    std::vector<double> nanoseconds;
+    std::vector<double> ratios;
+    for (size_t round = 0; round < library.size(); ++round) {
+      nanoseconds.push_back(seconds[i][round] * 1e9);
+      ratios.push_back(library[round] / seconds[i][round]);
+    }
+    const Spread spread = bench::SpreadOf(nanoseconds);
+    const auto [time, is_first] = times.emplace(turns[i].name, spread);
+    if (!is_first && time->second.median <= spread.median) continue;
+    time->second = spread;
+    Count(state, turns[i].name, "_ns", spread);
+    Count(state, turns[i].name + "_ratio", "", bench::SpreadOf(ratios));
+  }
+  state.counters["rounds"] = static_cast<double>(library.size());
+  state.counters["threads_used"] = static_cast<double>(contest.parts());
+  for ([[maybe_unused]] auto _ : state) state.SetIterationTime(bench::SpreadOf(library).median);
+  state.SetBytesProcessed(static_cast<int64_t>(cell.moved_bytes()));
+  table.Print(cell, times, contest.untimed());
+}
 
 }  // namespace
 
@@ -366,17 +347,18 @@ int RunBench(const BenchOptions& options) {
   benchmark::AddCustomContext("cpu", CpuModel());
   benchmark::AddCustomContext("highway", rmsnorm_highway_version());
   benchmark::ClearRegisteredBenchmarks();
+  Table table(cells, contenders);
   for (const Cell& cell : cells) {
     const auto run = [&](benchmark::State& state) {
       try {
-        RunCell(state, cell, contenders);
+        RunCell(state, cell, contenders, table);
       } catch (const std::exception& error) {  // such as too little memory for the cell
         state.SkipWithError(error.what());
+        table.PrintFailure(cell, error.what());
       }
     };
     benchmark::RegisterBenchmark(cell.name.c_str(), run)->Iterations(1)->UseManualTime();
   }
-  Table table(cells, contenders);
   // Google Benchmark itself reports that its filter matches nothing.
   if (benchmark::RunSpecifiedBenchmarks(&table) == 0) return kUserError;
   return table.found_fault() ? kCheckFailed : kSuccess;

@@ -4,6 +4,7 @@
 its tensors. Inductor makes kernels of it for each cell of the list, and calls them once: what it
 passes to them says which tensors a call of the plug-in passes."""
 
+import inspect
 import os
 import re
 import sys
@@ -21,23 +22,23 @@ CODES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3, torch.int8: 5}
 EPS = 1e-5
 
 
-def scale(x):
+def normalise(x):
     x = x.float()
     return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + EPS)
 
 
 def norm(x, weight, y):
-    y.copy_(scale(x) * weight)
+    y.copy_(normalise(x) * weight)
 
 
 def add_norm(x, weight, residual, residual_out, y):
     h = residual + x
-    y.copy_(scale(h) * weight)
+    y.copy_(normalise(h) * weight)
     residual_out.copy_(h)
 
 
 def post_norm(x, weight, post_norm_weight, residual, residual_out, y):
-    add_norm((scale(x) * post_norm_weight).to(x.dtype), weight, residual, residual_out, y)
+    add_norm((normalise(x) * post_norm_weight).to(x.dtype), weight, residual, residual_out, y)
 
 
 def backward(x, weight, dy, rstd, dx, dw):
@@ -50,65 +51,56 @@ def backward(x, weight, dy, rstd, dx, dw):
 
 def gate_after(x, weight, gate, y):
     gate = gate.float()
-    y.copy_(scale(x) * weight * (gate * torch.sigmoid(gate)))
+    y.copy_(normalise(x) * weight * (gate * torch.sigmoid(gate)))
 
 
-def quantise(x, weight, q, scale_, group):
-    y = (scale(x) * weight).to(x.dtype).float()
-    rows = y.reshape(*y.shape[:-1], -1, group)
+def int8_alone(x, weight, q, scale):
+    y = (normalise(x) * weight).to(x.dtype).float()
+    rows = y.reshape(*scale.shape, -1)
     largest = rows.abs().amax(-1)
     q.copy_((rows * (127 / largest).unsqueeze(-1)).round().clamp(-128, 127).reshape(x.shape))
-    scale_.copy_((largest / 127).reshape(scale_.shape))
+    scale.copy_(largest / 127)
     return y
 
 
+def int8(x, weight, q, scale, y):
+    y.copy_(int8_alone(x, weight, q, scale))
+
+
 def rotary(x, weight, cos, sin, y):
-    a, b = (scale(x) * weight).chunk(2, -1)
+    a, b = (normalise(x) * weight).chunk(2, -1)
     y.copy_(torch.cat((a * cos - b * sin, b * cos + a * sin), -1))
+
+
+OPERATIONS = (norm, add_norm, post_norm, backward, gate_after, int8, int8_alone, rotary)
+FUNCTIONS = {function.__name__: function for function in OPERATIONS}
+OF_OTHER_TYPES = {"rstd": torch.float32, "scale": torch.float32, "dw": torch.float32, "q": torch.int8}
 
 
 def calls_of(operation, dtype, rows, d):
     """Returns the calls of a cell: a function, its operands by name, and its group."""
-    new = lambda *shape, dtype=dtype: torch.rand(shape).add(0.5).to(dtype)
-    x, weight, y = new(rows, d), new(d), new(rows, d)
-    usual = {"x": x, "weight": weight}
-    if operation == "norm":
-        return [(norm, {**usual, "y": y}, 0)]
-    if operation in ("add_norm", "post_norm"):
-        residual = new(rows, d)
-        sums = {"residual": residual, "residual_out": residual, "y": y}
-        if operation == "add_norm":
-            return [(add_norm, {**usual, **sums}, 0)]
-        return [(post_norm, {**usual, "post_norm_weight": new(d), **sums}, 0)]
-    if operation == "backward":
-        f32 = {"rstd": new(rows, dtype=torch.float32), "dw": new(d, dtype=torch.float32)}
-        return [(backward, {**usual, **f32, "dy": new(rows, d), "dx": y}, 0)]
-    if operation == "gate_after":
-        return [(gate_after, {**usual, "gate": new(rows, d), "y": y}, 0)]
-    if operation.startswith("int8"):
-        suffix = operation.removeprefix("int8")[1:]
-        group = int(suffix) if suffix.isdecimal() else 0
-        shape = (rows, d // group) if group else (rows,)
-        outputs = {"q": new(rows, d, dtype=torch.int8), "scale": new(*shape, dtype=torch.float32)}
-        if not suffix:
-            outputs["y"] = y
-
-        def both(x, weight, q, scale, y=None):
-            values = quantise(x, weight, q, scale, group or d)
-            if y is not None:
-                y.copy_(values)
-
-        return [(both, {**usual, **outputs}, group)]
-    if operation in ("q_and_k", "rotary"):
-        head, calls = d // 48, []
-        for heads in (32, 8):
-            buffers = [new(rows, 48, head)[:, :heads] for _ in "xy"]
-            operands = {"x": buffers[0], "weight": new(head), "y": buffers[1]}
-            if operation == "rotary":
-                operands.update(cos=new(rows, 1, head // 2), sin=new(rows, 1, head // 2))
-            calls.append((rotary if operation == "rotary" else norm, operands, 0))
-        return calls
-    sys.exit(f"inductor.py: no operation {operation}")
+    of_heads = operation in ("q_and_k", "rotary")
+    group = int(operation[5:]) if re.fullmatch(r"int8_\d+", operation) else 0
+    name = {"q_and_k": "norm"}.get(operation, "int8_alone" if group else operation)
+    if name not in FUNCTIONS:
+        sys.exit(f"inductor.py: no operation {operation}")
+    function = FUNCTIONS[name]
+    names = list(inspect.signature(function).parameters)
+    d = d // 48 if of_heads else d
+    shapes = dict.fromkeys(("weight", "post_norm_weight", "dw"), (d,))
+    shapes |= {"rstd": (rows,), "scale": (rows, d // group) if group else (rows,)}
+    shapes |= dict.fromkeys(("cos", "sin"), (rows, 1, d // 2))
+    calls = []
+    for heads in (32, 8) if of_heads else (None,):
+        operands = {}
+        for name in names:
+            shape = shapes.get(name, (rows, 48, d) if of_heads else (rows, d))
+            tensor = torch.rand(shape).add(0.5).to(OF_OTHER_TYPES.get(name, dtype))
+            operands[name] = tensor if name in shapes or not of_heads else tensor[:, :heads]
+        if "residual_out" in operands:
+            operands["residual_out"] = operands["residual"]
+        calls.append((function, operands, group))
+    return calls
 
 
 def key_of(calls, names, threads):
@@ -153,7 +145,7 @@ def cell_of(calls):
 
     def run(operands):
         for (function, _, _), tensors in zip(calls, operands):
-            function(**tensors)
+            function(*tensors.values())
 
     with torch.no_grad():
         torch.compile(run, dynamic=False, fullgraph=True)(operands)
