@@ -336,6 +336,17 @@ std::vector<const Field*> FindFields(const std::string& names) {
   return fields;
 }
 
+std::vector<const Field*> SetFields(Case& c, const std::string& text) {
+  const size_t equals = text.find('=');
+  Require(equals != std::string::npos, "'", text, "' is not NAME=VALUE");
+  const std::string value = text.substr(equals + 1);
+  const std::vector<const Field*> fields = FindFields(text.substr(0, equals));
+  for (const Field* const field : fields) {
+    Require(field->read(c, value), "'", value, "' is no value for '", field->name, "'");
+  }
+  return fields;
+}
+
 bool IsBackward(const std::string& word) {
   Require(word == "forward" || word == "backward", "'", word,
           "' is neither 'forward' nor 'backward'");
@@ -369,11 +380,7 @@ Case ParseCall(const std::string& text, size_t number, std::set<std::string>& al
   Case c = Plain(IsBackward(parts.empty() ? "" : parts[0]), number);
   std::set<std::string> names;
   for (size_t i = 1; i < parts.size(); ++i) {
-    const size_t equals = parts[i].find('=');
-    Require(equals != std::string::npos, "'", parts[i], "' is not NAME=VALUE");
-    const std::string value = parts[i].substr(equals + 1);
-    for (const Field* const field : FindFields(parts[i].substr(0, equals))) {
-      Require(field->read(c, value), "'", value, "' is no value for '", field->name, "'");
+    for (const Field* const field : SetFields(c, parts[i])) {
       Require(names.insert(field->name).second, "'", field->name, "' is given twice");
     }
   }

@@ -178,6 +178,10 @@ const Field& FindField(const std::string& name);
 // The fields of "x+y": text before a "=". Throws UserError if there is no such field.
 std::vector<const Field*> FindFields(const std::string& names);
 
+// Sets the fields of "x+y=f16", and returns them. Throws UserError if there is no such field or
+// value.
+std::vector<const Field*> SetFields(Case& c, const std::string& text);
+
 // Whether the first word of a line means backward. Throws UserError for any word but "forward" and
 // "backward".
 bool IsBackward(const std::string& word);

@@ -57,26 +57,8 @@ rmsnorm_view ViewOf(const Case& c, Operand o, Rows& rows) {
 // can make the term under the root infinite: doc/bits.md.)
 bool IsOfTheRows(const Case& c) {
   const OperandCase& sums = c.operand[internal::kSums];
-  return sums.values == Values::kNormal && !IsShared(sums.order) &&
+  return !c.strewn && sums.values == Values::kNormal && !IsShared(sums.order) &&
          (c.options.divisor == 0 || c.options.divisor >= 1) && c.options.eps < 0x1p100f;
-}
-
-// The rows of strewn operands, which lie in random bytes.
-AllRows StrewnRows(const Case& c) {
-  const Layout layout(c);
-  Random random(~uint64_t{c.seed});
-  std::vector<uint8_t> memory(layout.block[internal::kX].bytes);
-  for (uint8_t& byte : memory) byte = static_cast<uint8_t>(random.Bits());
-  AllRows all;
-  internal::ForEachOperand(c.Given(), [&](Operand o) {
-    if (c.IsOutput(o) && !c.operand[o].add) return;
-    const Layout::Place& place = layout.place[o];
-    all[o] = Rows(c.operand[o].dtype, place.offset.size(), RowLengthOf(c, o));
-    for (size_t row = 0; row < place.offset.size(); ++row) {
-      std::memcpy(all[o].row(row), &memory[place.first] + place.offset[row], all[o].row_bytes());
-    }
-  });
-  return all;
 }
 
 // A plain call that gives the expected results.
@@ -126,25 +108,18 @@ rmsnorm_operands CallOperands::Get() const {
 }
 
 Problem::Problem(const Case& c) {
-  if (c.strewn) {
-    *this = Problem(c, StrewnRows(c));
-  } else {
-    MakeInputs(c);
-    Compute(c);
-  }
-}
-
-Problem::Problem(Case c, AllRows before) : before_(std::move(before)) {
-  c.operand[internal::kSums].values = Values::kSpecial;  // so that the rows do not replace them
-  internal::ForEachOperand(c.Given(), [&](Operand o) {
-    if (c.IsOutput(o)) after_[o] = Rows(c.operand[o].dtype, RowsOf(c, o), RowLengthOf(c, o));
-    if (c.operand[o].add) after_[o] = before_[o];
-  });
+  c.strewn ? ReadStrewnInputs(c) : MakeInputs(c);
   Compute(c);
 }
 
 void Problem::Compute(const Case& c) {
   using namespace internal;
+  ForEachOperand(c.Given(), [&](Operand o) {
+    const OperandCase& own = c.operand[o];
+    if (c.IsOutput(o)) {
+      after_[o] = own.add ? before_[o] : Rows(own.dtype, RowsOf(c, o), RowLengthOf(c, o));
+    }
+  });
   if (c.backward) {
     Compute(c, SetOf(kDx) | SetOf(kDw), SetOf(kWeight) | SetOf(kDw));
     Compute(c, SetOf(kDb), SetOf(kDb));
@@ -159,7 +134,6 @@ void Problem::MakeInputs(const Case& c) {
     const OperandCase& own = c.operand[o];
     const size_t rows = RowsOf(c, o);
     const size_t length = RowLengthOf(c, o);
-    if (c.IsOutput(o)) after_[o] = Rows(own.dtype, rows, length);
     if (kOperandRules[o].length == Length::kOne) {
       if (!c.IsOutput(o)) later |= SetOf(o);
       return;
@@ -177,9 +151,24 @@ void Problem::MakeInputs(const Case& c) {
       if (own.values == Values::kEvery) AddToPatterns(c.seed, before_[o]);
       if (IsShared(own.order)) Overwrite(c, o, before_[o]);
     }
-    if (own.add) after_[o] = before_[o];
   });
   internal::ForEachOperand(later, [&](Operand o) { MakePerRow(c, o); });
+}
+
+// Strewn operands lie in random bytes.
+void Problem::ReadStrewnInputs(const Case& c) {
+  const Layout layout(c);
+  Random random(~uint64_t{c.seed});
+  std::vector<uint8_t> memory(layout.block[internal::kX].bytes);
+  for (uint8_t& byte : memory) byte = static_cast<uint8_t>(random.Bits());
+  internal::ForEachOperand(c.Given(), [&](Operand o) {
+    if (c.IsOutput(o) && !c.operand[o].add) return;
+    const Layout::Place& place = layout.place[o];
+    Rows& rows = before_[o] = Rows(c.operand[o].dtype, place.offset.size(), RowLengthOf(c, o));
+    for (size_t row = 0; row < place.offset.size(); ++row) {
+      std::memcpy(rows.row(row), &memory[place.first] + place.offset[row], rows.row_bytes());
+    }
+  });
 }
 
 // Fills rstd or sums by a call of forward; special values replace every other row on request.

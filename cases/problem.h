@@ -42,9 +42,6 @@ class Problem {
   // Throws rmsnorm::Error if the library refuses the case.
   explicit Problem(const Case& c);
 
-  // The same for given values.
-  Problem(Case c, AllRows before);
-
   // Given values and results, such as recorded ones.
   Problem(AllRows before, AllRows after) : before_(std::move(before)), after_(std::move(after)) {}
 
@@ -56,6 +53,7 @@ class Problem {
 
  private:
   void MakeInputs(const Case& c);
+  void ReadStrewnInputs(const Case& c);
   void MakePerRow(const Case& c, Operand o);
   void Compute(const Case& c);
   void Compute(const Case& c, OperandSet outputs, OperandSet columns);

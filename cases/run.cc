@@ -194,9 +194,7 @@ class PlacedCase {
   }
 
   std::string FindFault() const {
-    bool all_same = true;
-    for (int i = 0; i < kOperands; ++i) all_same = all_same && IsSame(i);
-    if (all_same) return {};
+    if (AreAllSame()) return {};
     std::string fault;
     internal::ForEachOperand(case_.Given(), [&](Operand o) {
       if (fault.empty() && case_.IsOutput(o)) fault = DescribeOutput(o);
@@ -210,10 +208,9 @@ class PlacedCase {
   // Whether a call that was refused wrote anything.
   bool WasWritten() {
     Write(false, expected_block_);
-    bool all_same = true;
-    for (int i = 0; i < kOperands; ++i) all_same = all_same && IsSame(i);
+    const bool was_written = !AreAllSame();
     Write(true, expected_block_);
-    return !all_same;
+    return was_written;
   }
 
  private:
@@ -231,6 +228,11 @@ class PlacedCase {
   bool IsSame(int block) const {
     const size_t bytes = layout_->block[block].bytes;
     return bytes == 0 || std::memcmp(actual_block_[block], expected_block_[block], bytes) == 0;
+  }
+  bool AreAllSame() const {
+    bool all_same = true;
+    for (int i = 0; i < kOperands; ++i) all_same = all_same && IsSame(i);
+    return all_same;
   }
 
   // Writes the contents of memory before a call, or after a correct one.

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <cstring>
 #include <rmsnorm/rmsnorm.hpp>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -256,14 +255,7 @@ class ArgumentCall {
   explicit ArgumentCall(const EntryPoint& entry, const std::string& fields = "") : entry_(entry) {
     const std::vector<std::string> parts = cases::Split(entry.text + "," + fields, ',');
     c = Case(cases::IsBackward(parts[0]));
-    for (size_t i = 1; i < parts.size(); ++i) {
-      const size_t equals = parts[i].find('=');
-      for (const cases::Field* const field : cases::FindFields(parts[i].substr(0, equals))) {
-        if (!field->read(c, parts[i].substr(equals + 1))) {
-          throw std::runtime_error("no value of a field: " + parts[i]);
-        }
-      }
-    }
+    for (size_t i = 1; i < parts.size(); ++i) cases::SetFields(c, parts[i]);
     internal::ForEachOperand(c.Given(), [&](Operand o) { Give(o, cases::ShapeOf(c, o)); });
     context.threads = c.threads;
     // As bf16 and f32, the bytes are numbers around 1; as f16 and f64, numbers not far from 1.
