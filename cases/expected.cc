@@ -615,9 +615,8 @@ class Forward : public Computation {
 //   M_a the same with sum(a) in place of c. The error is M_a (m + 1) u + M (2 R + 4 u).
 // - e = g - M rounds once: u (|g| + M).
 // - r e contains r and rounds once: |dx| (R + u).
-// - A term of dw contains dy x, which rounds once, and r: |dy x r| (u + R). Each fma of its block
-//   from its own row on rounds once. A block has up to 16 rows, or rows / 64 + 1 from 1,024 rows
-//   on. Then the blocks add up, in at most 63 roundings. db is the same without r.
+// - A term of dw contains dy x, which rounds once, and r: |dy x r| (u + R). Then come N roundings
+//   of sums (definition 16). db has N - 1 of these alone, so that of one row it is dy exactly.
 //
 // Products of two errors are of the order of u times these: 1 % more covers them for the m and the
 // rows of these tests. In binary64, dx and each term of dw round to f32 at the end. Products below
@@ -669,7 +668,8 @@ class Backward : public Computation {
   void AddRow(size_t row) {
     constexpr double kTiny = 0x1p-149;
     constexpr double kSlack = 1.01;
-    const double roundings_of_rows = static_cast<double>(c_.RowCount()) / 64 + 17 + 63;
+    const double roundings_of_dw = roundings_.Rows(c_.RowCount() / dw_.size(), kDw);
+    const double roundings_of_db = roundings_.Rows(c_.RowCount() / db_.size(), kDb);
     const double m_plus_1 = roundings_.Sum() + 1;
     Sum squares;
     Sum c;
@@ -740,11 +740,11 @@ class Backward : public Computation {
       const double term = (is_cold ? dy * x : RoundToF32(dy * x)) * r;
       dw[j].exact += dy * x * r;
       dw[j].size += std::fabs(term);
-      dw[j].error += kSlack * std::fabs(term) * (u + bound + roundings_of_rows * kUnit) +
+      dw[j].error += kSlack * std::fabs(term) * (u + bound + roundings_of_dw * kUnit) +
                      (std::fabs(r) + 1) * kTiny;
       db[j].exact += dy;
       db[j].size += std::fabs(dy);
-      db[j].error += kSlack * std::fabs(dy) * roundings_of_rows * kUnit;
+      db[j].error += kSlack * std::fabs(dy) * roundings_of_db * kUnit;
     }
     // G of definition 16, and the subtraction. Others may round g; the size is five times the
     // second term, so it also covers two products with x that they round.

@@ -72,16 +72,8 @@ using FindFault = std::function<std::string(Runner&, const Calls&, const std::st
 // same words; where it is not, its outputs must share no byte with other operands.
 std::string FaultOf(Runner& runner, const Calls& calls, const std::string& target);
 
-// The other ways need neither the runner nor the target: they compare the reference, whose bits all
-// targets have.
-
-// Compares the results of each case that has several steps with those of separate calls of one step
-// each, bit by bit.
-std::string FaultApart(Runner& runner, const Calls& calls, const std::string& target);
-// Whether separate calls can compute the results of a case of the line that has several steps.
-bool HasSeparateCalls(const Calls& calls);
-
-// Compares the results with the formulas (FormulaFault() of expected.h).
+// Compares the results of the reference, whose bits all targets have, with the formulas
+// (FormulaFault() of expected.h). It needs neither the runner nor the target.
 std::string FaultByFormula(Runner& runner, const Calls& calls, const std::string& target);
 
 // The simplest calls found that fail on a target as these do, by what finds their fault. It leaves

@@ -107,13 +107,6 @@ class Rows {
     });
   }
   void Copy(size_t to, const Rows& from, size_t from_row);
-  // The same elements, in rows of another length.
-  Rows InRowsOf(size_t d) const {
-    Rows rows = *this;
-    rows.count_ = count_ * d_ / d;
-    rows.d_ = d;
-    return rows;
-  }
 
  private:
   rmsnorm_dtype dtype_ = 0;

@@ -87,14 +87,13 @@ void CheckAll(const cases::List& list, const CheckOptions& options, Checker& che
       if (at > own) own = next++;
       return at == own && number % every == 0;
     };
-    const auto check = [&](const cases::Calls& calls) {
-      if (!options.apart || cases::HasSeparateCalls(calls)) checker.Check(calls, runner);
-    };
     list.ForEach([&](const cases::Calls& calls) {
-      if (is_own()) check(calls);
+      if (is_own()) checker.Check(calls, runner);
     });
     for (int32_t i = 0; i < options.random; ++i) {
-      if (is_own()) check({cases::RandomCase(options.seed.value_or(1) + static_cast<unsigned>(i))});
+      if (!is_own()) continue;
+      const unsigned seed = options.seed.value_or(1) + static_cast<unsigned>(i);
+      checker.Check({cases::RandomCase(seed)}, runner);
     }
   };
   std::vector<std::future<void>> threads;
@@ -210,8 +209,7 @@ int Checker::Finish() {
 int RunCheck(CheckOptions options) {
   if (options.list) options.random = 0;
 
-  const std::vector<std::string> targets = options.apart || options.formula
-                                               ? std::vector<std::string>{"reference"}
+  const std::vector<std::string> targets = options.formula ? std::vector<std::string>{"reference"}
                                            : options.targets.empty() ? cases::SupportedTargets()
                                                                      : options.targets;
   if (!options.vectors.empty()) return CheckVectors(options, targets);
@@ -227,11 +225,11 @@ int RunCheck(CheckOptions options) {
     if (!one[0].strewn) cases::RequireAccepted(one);
   }
   PrintTask(targets, count);
-  Checker checker =
-      options.apart         ? Checker(count, targets, std::cout, cases::FaultApart, "--apart")
-      : options.formula     ? Checker(count, targets, std::cout, cases::FaultByFormula, "--formula")
-      : options.small_stack ? Checker(count, targets, std::cout, cases::FaultOf, "--small-stack")
-                            : Checker(count, targets, std::cout);
+  Checker checker(count, targets, std::cout,
+                  options.formula ? cases::FaultByFormula : cases::FaultOf,
+                  options.formula       ? "--formula"
+                  : options.small_stack ? "--small-stack"
+                                        : "");
   if (!one.empty()) {
     cases::Runner runner(options.small_stack);
     checker.Check(one, runner);

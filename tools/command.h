@@ -56,7 +56,6 @@ struct CheckOptions {
   int32_t every = 1;
   int32_t random = 20000;
   std::optional<unsigned> seed;
-  bool apart = false;
   bool formula = false;
   bool small_stack = false;
 };

@@ -131,23 +131,19 @@ void AddCheck(CLI::App& app, int& status) {
     CLI::Option* const flag = command->add_flag(name, value, help);
     for (const char* const other : excluded) flag->excludes(other);
   };
-  add_flag("--apart", options->apart,
-           "Compare each call of several steps with separate calls, on the reference",
-           {"--target"});
   Add(command, "--vectors", options->vectors, "FILE",
       "Compare the targets with the results in this file instead, in which --case names a case; "
       "may be given more than once")
       ->check(NotEmpty())
-      ->excludes("--apart")
       ->excludes("--list")
       ->excludes("--random")
       ->excludes("--seed");
   add_flag("--formula", options->formula,
            "Compare the reference with the formulas in binary64 and with its error bounds",
-           {"--target", "--apart", "--vectors"});
+           {"--target", "--vectors"});
   add_flag("--small-stack", options->small_stack,
            "Make each call on a new thread, and check that it uses at most 48 KiB of its stack",
-           {"--formula", "--apart", "--vectors"});
+           {"--formula", "--vectors"});
   command->callback([options, &status] { status = RunCheck(*options); });
 }
 

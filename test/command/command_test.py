@@ -105,26 +105,20 @@ class Info(Command):
         self.assertEqual(info, {})
 
     def test_target_in_the_environment(self):
-        """Where the target cannot run, info says so and shows the rest."""
+        """Where there is no such target, info says so and shows the rest."""
         usual = self.info()
-        compiled, supported = (
-            usual[f"{which} targets"].split() for which in ("compiled", "supported")
-        )
-        others = ["PDP11", "AVX2", "AVX512", "NEON", "two\nlines\x1b[2J", "A" * 5000]
-        for name in [*map(str.lower, compiled), *others]:
+        wrong = "none; RMSNORM_TARGET: '{}' is none of this build's targets"
+        for name, expected in (
+            ("Reference", "reference"),
+            ("PDP11", wrong.format("PDP11")),
+            ("two\nlines\x1b[2J", wrong.format(r"two\x0alines\x1b[2J")),
+            ("A" * 5000, "none; RMSNORM_TARGET: 'AAA"),
+        ):
             info = self.info(RMSNORM_TARGET=name)
             active = info.pop("active target")
             self.assertEqual(info, {key: usual[key] for key in info})
-            meant = re.compile(re.escape(name).replace("AVX512", r"AVX3\w*"), re.I)
-            found = [target for target in supported if meant.fullmatch(target)]
-            if found:
-                self.assertEqual(active, found[0])
-            else:
-                known = any(meant.fullmatch(target) for target in compiled)
-                why = "this CPU cannot run" if known else "'.*' is none of this build's targets"
-                self.assertRegex(active, rf"none; RMSNORM_TARGET: {why}")
-                self.assertIn(name[:3], active)
-                self.assertLess(len(active), 200)  # it has the start of a long name
+            self.assertEqual(active[: len(expected)], expected)
+            self.assertLess(len(active), 200)  # it has the start of a long name
 
 
 class Check(Command):
@@ -156,9 +150,9 @@ class Check(Command):
             ("--list ", "--list: it is empty"),
             ("--vectors ", "--vectors: it is empty"),
             ("--list /nowhere.txt", "/nowhere.txt cannot be read"),
-            ("--apart --target reference", "--apart"),
+            ("--formula --target reference", "--formula"),
             ("--vectors /nowhere", "/nowhere is no file of recorded bits: it cannot be read"),
-            ("--vectors bits --apart", "--apart"),
+            ("--vectors bits --formula", "--formula"),
         ):
             self.refuse(["check", *line.split(" ")], problem)
 
