@@ -30,11 +30,11 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 from vllm.ir import ops
 
 from . import torch as norms
+from .torch._composite import DTYPES
 
 __all__ = ["register"]
 
 _PROVIDER = "rmsnorm"
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def _equal(a: Sequence[int], b: Sequence[int]) -> bool:
@@ -47,7 +47,7 @@ def _equal(a: Sequence[int], b: Sequence[int]) -> bool:
 def _supports_rms_norm(
     x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
 ) -> bool:
-    if x.device.type != "cpu" or x.dtype not in _DTYPES or x.ndim == 0:
+    if x.device.type != "cpu" or x.dtype not in DTYPES or x.ndim == 0:
         return False
     if variance_size is not None or not guard_or_false(x.shape[-1] > 0):
         return False

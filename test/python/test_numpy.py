@@ -702,10 +702,8 @@ COPIES = {
     "copy": copy.copy,
     "deepcopy": copy.deepcopy,
     **{
-        f"pickle{protocol}": lambda norm, protocol=protocol: pickle.loads(
-            pickle.dumps(norm, protocol)
-        )
-        for protocol in range(pickle.HIGHEST_PROTOCOL + 1)
+        f"pickle{n}": lambda norm, n=n: pickle.loads(pickle.dumps(norm, n))
+        for n in range(pickle.HIGHEST_PROTOCOL + 1)
     },
 }
 

@@ -9,11 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ._composite import DTYPES
 from ._formulas import Formula, UnknownFormula, in_f32, read, shorten
 from ._functions import gated, rms_norm
-
-#: The types of tensors that the library takes.
-TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 Compute = Callable[..., Tensor | None]
 
@@ -39,7 +37,7 @@ def known(formula: Formula) -> Known:
     """How the library computes a formula. Raises UnknownFormula if it cannot."""
     attributes = sorted(set(re.findall(r"self\.(\w+)", formula.text)))
     names = ["weight"] if "weight" in attributes else ["weight", *attributes]
-    texts = (formula.text, TYPES), (in_f32(formula.text), (torch.float32,))
+    texts = (formula.text, DTYPES), (in_f32(formula.text), (torch.float32,))
     for table, (text, types) in zip(_by_formula(), texts, strict=True):
         for name in names:
             renamed = read(re.sub(rf"self\.{name}\b", "self.weight", text))

@@ -18,7 +18,7 @@ from .. import _calls
 from .._options import DEFAULTS, OPTIONS, WORDS, Options, describe_arguments
 
 # torch.nn.functional.rms_norm computes types of 16 bits in float32, too, and takes its epsilon.
-_DEFAULT_EPS = torch.finfo(torch.float32).eps
+DEFAULT_EPS = torch.finfo(torch.float32).eps
 
 # The names of the options that each function takes, beside eps.
 _TAKEN: dict[str, frozenset[str]] = {}
@@ -62,7 +62,7 @@ def _pack(function: str, eps: Any, **options: Any) -> str:
     for name in options:
         if name not in _TAKEN[function]:
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
-    return _text(_calls.c_options(_DEFAULT_EPS if eps is None else eps, **options))
+    return _text(_calls.c_options(DEFAULT_EPS if eps is None else eps, **options))
 
 
 _known = functools.lru_cache(maxsize=256, typed=True)(_pack)

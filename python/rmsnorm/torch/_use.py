@@ -29,12 +29,11 @@ from torch.nn.utils import parametrize
 from ._formulas import Formula, Reader, Source, UnknownFormula
 from ._module import RMSNorm
 from ._norms import Known, known
+from ._options import DEFAULT_EPS
 
 #: Tensors without operations that only their own class has. The last two stand for tensors while
 #: torch.compile and torch.export follow a program.
 _PLAIN = (Tensor, torch.nn.Parameter, FakeTensor, FunctionalTensor)
-#: The eps of torch.nn.functional.rms_norm() where it is None: all types here compute in f32.
-_DEFAULT_EPS = torch.finfo(torch.float32).eps
 _LARGEST_EPS = torch.finfo(torch.float32).max
 #: How many layouts of tensors _order() keeps.
 _MOST_ORDERS = 256
@@ -160,7 +159,7 @@ def _is_taken(tensor: Any, types: tuple[torch.dtype, ...]) -> bool:
 def _eps(module: Any, found: Formula) -> Any:
     """The eps of a module, which may be anything if it is an attribute."""
     eps = getattr(module, found.eps) if isinstance(found.eps, str) else found.eps
-    return _DEFAULT_EPS if eps is None and found.is_functional else eps
+    return DEFAULT_EPS if eps is None and found.is_functional else eps
 
 
 def _is_eps(eps: Any) -> bool:
