@@ -176,7 +176,7 @@ def is_near(y, expected, bias=None):
     return bool(((y - expected).abs() / scale * 2.0**24 <= bound(y.shape[-1])).all())
 
 
-# ------------------------------------------------------------------------- norms of people
+# --------------------------------------------------------------- norms as other people write them
 
 
 class Wrapped(torch.nn.Module):
@@ -274,9 +274,8 @@ x = x.float()
 norm_x = torch.mean(x * x, dim=self.dim, keepdim=True)
 x_normed = x * torch.rsqrt(norm_x + self.eps)
 x_normed = x_normed.to(dtype=dtype)
-if self.add_unit_offset:
-    return x_normed * (1 + self.weight)
-return x_normed * self.weight""",
+is_plain = not self.add_unit_offset
+return x_normed * self.weight if is_plain else x_normed * (1 + self.weight)""",
     "OptionalWeight": """
 variance = x.to(torch.float32).square().mean((-1,), keepdim=True)
 y = (x.float() * (variance + self.eps).rsqrt()).to(x.dtype)
@@ -315,7 +314,7 @@ return with_eps(x.float(), EPS).type_as(x)""",
 FORMULAS_FOR_F32 = {
     "Textbook": "return x / torch.sqrt(x.pow(2).mean(-1, True) + self.eps) * self.weight",
     "TextbookProduct": """
-return self.weight * (x * torch.rsqrt((x * x).mean(dim=-1, keepdim=True) + self.eps))""",
+return self.weight * (x * ((x * x).mean(dim=-1, keepdim=True) + self.eps).sqrt().reciprocal())""",
     "Chained": """
 inverse = x.pow(2).mean(dim=-1, keepdim=True).add_(self.eps).rsqrt()
 return x.mul(inverse).mul(self.weight)""",
@@ -330,6 +329,9 @@ return F.normalize(x, dim=-1) * self.scale * gamma""",
     "Least": """
 norm = torch.norm(x, dim=-1, keepdim=True) * self.scale
 return x / norm.clamp(min=self.least) * self.weight""",
+    "LeastWithoutKeyword": """
+norm = torch.norm(x, dim=-1, keepdim=True) * self.scale
+return x / norm.clamp_min(self.least) * self.weight""",
 }
 NORMS = {name: norm_class(name, text) for name, text in (FORMULAS | FORMULAS_FOR_F32).items()}
 Functional, Meta, Google, LitGPT = (NORMS[n] for n in ("Functional", "Meta", "Google", "LitGPT"))
@@ -393,8 +395,8 @@ class FrozenNorm(Meta):
         super().__setattr__(name, value)
 
 
-#: How to make each of them.
-USUAL = {
+#: Norms of no library, and how to make each.
+OTHERS = {
     "nn.RMSNorm": torch.nn.RMSNorm,
     "nn.RMSNorm without weight": lambda d: torch.nn.RMSNorm(d, 1e-3, False),
     **NORMS,
@@ -402,7 +404,10 @@ USUAL = {
         f"{name} without offset": functools.partial(NORMS[name], add_unit_offset=False)
         for name in ("Google", "LitGPT", "OlderLitGPT")
     },
-    "Least": lambda d: NORMS["Least"](d, scale=d**-0.5),
+    **{
+        name: lambda d, make=NORMS[name]: make(d, scale=d**-0.5)
+        for name in ("Least", "LeastWithoutKeyword")
+    },
     "no optional weight": functools.partial(NORMS["OptionalWeight"], weight=None),
     "LitGPT, the dimension by its place": functools.partial(LitGPT, dim=2),
     "a whole eps": functools.partial(Meta, eps=1),
@@ -421,12 +426,12 @@ USUAL = {
 def types_of(name):
     """The types of x and of the weight that a norm takes."""
     same = [(x_dtype, dtype) for x_dtype, dtype in TYPES if x_dtype == dtype]
-    return [(F32, F32)] if name in FORMULAS_FOR_F32 else same if name in USUAL else TYPES
+    return [(F32, F32)] if name in FORMULAS_FOR_F32 else same if name in OTHERS else TYPES
 
 
 #: For each norm, a function of d and the type of the weight that gives its modules.
 MAKERS = {label(norm): functools.partial(make_all, norm) for norm in KNOWN} | {
-    name: lambda d, dtype, make=make: [make(d).to(dtype)] for name, make in USUAL.items()
+    name: lambda d, dtype, make=make: [make(d).to(dtype)] for name, make in OTHERS.items()
 }
 
 
@@ -456,7 +461,7 @@ def test_same_bits_where_sums_are_exact(name):
                 module.weight.data = own.weight.data = torch.ones(d, dtype=weight_dtype)
             y, expected = own(*inputs), module(*inputs)
             assert y.dtype == expected.dtype
-            if name not in USUAL:
+            if name not in OTHERS:
                 assert torch.equal(y, expected)
             elif x_dtype != F32:
                 # x / RMS and x * (1 / RMS) differ by an ulp of f32.
@@ -473,7 +478,7 @@ def test_near_on_random_rows(name):
             assert is_near(own(*inputs), module(*inputs), bias), (d, module)
 
 
-@pytest.mark.parametrize("name", [*KINDS, *USUAL])
+@pytest.mark.parametrize("name", [*KINDS, *OTHERS])
 def test_gradients(name):
     """Gradients in f32, where both sides are the derivatives of one function."""
     for module, own, inputs in cases(name, torch.randn(5, 3, 64), F32):
@@ -484,7 +489,7 @@ def test_gradients(name):
             total = each(*leaves).sin().sum()
             gradients.append(torch.autograd.grad(total, wanted, allow_unused=True))
         for a, b in zip(*gradients, strict=True):
-            rtol = 1e-4 if name in USUAL else 1e-5
+            rtol = 1e-4 if name in OTHERS else 1e-5
             torch.testing.assert_close(a, b, rtol=rtol, atol=1e-5)
 
 
@@ -508,7 +513,7 @@ def layouts(sizes):
             yield x.as_strided(sizes, tuple(odd))
 
 
-@pytest.mark.parametrize("name", [*KINDS, *USUAL])
+@pytest.mark.parametrize("name", [*KINDS, *OTHERS])
 def test_results_have_the_strides_of_the_class(name):
     plain = next(iter(MAKERS[name](8, F32)))
     module = copy.deepcopy(plain)
@@ -572,6 +577,10 @@ def of_text(old, new, inputs="x"):
     return norm_class("Other", LLAMA.replace(old, new), inputs)(64)
 
 
+def of_functional(arguments):
+    return norm_class("Other", f"return F.rms_norm({arguments})")(64)
+
+
 def of_changed_file():
     """A norm whose file has changed since it was imported."""
     module = norm_class("Edited", LLAMA)(64)
@@ -608,6 +617,7 @@ def derived_from_a_replacement():
 SOURCE = "the source of self.forward() cannot be read"
 NO_OPTIONS = "the library has no options for "
 NO_EPS = "it adds no eps to a mean square"
+ELSE = "if self.training:\n    wide = wide * 2\nelse:\n    return wide\nreturn"
 TRAINING = "if self.training:\n    wide = wide.to(x.dtype)\nreturn"
 #: Modules that are left alone, and how the reason begins.
 DECLINED = {
@@ -616,6 +626,16 @@ DECLINED = {
     "in place": (lambda: of_text("wide = wide * ", "wide = x.mul_"), NO_OPTIONS),
     "training": (lambda: of_text("return", TRAINING), NO_OPTIONS),
     "a statement": (lambda: of_text("wide = wide *", "wide *="), "it has a statement of the kind"),
+    "an attribute": (lambda: of_text("return", "self.d = 64\nreturn"), "it assigns to self.d"),
+    "an else": (lambda: of_text("return", ELSE), "it returns from inside an else"),
+    "a helper": (lambda: of_text("wide * (", "with_eps("), "with_eps() has other parameters than"),
+    "many arguments": (lambda: of_text(".mean(-1", ".mean(-1, 1, 0"), "it calls a function of Py"),
+    "a norm of 2 * x": (lambda: of_functional("2 * x, (64,)"), "it calls rms_norm() for some"),
+    "a fixed shape": (lambda: of_functional("x, (64,)"), "it calls rms_norm() with the shape [64]"),
+    "two shapes": (
+        lambda: of_functional("x, (self.d,)) + F.rms_norm(x, self.shape"),
+        "it normalises different dimensions",
+    ),
     "two inputs": (lambda: of_text("", "", "x, other=None"), "it has other parameters than x, or"),
     "a default": (lambda: of_text("", "", "x=torch.ones(64)"), "a parameter has a default that is"),
     "another method": (lambda: OtherMethod(64), NO_EPS),
@@ -634,7 +654,7 @@ DECLINED = {
     # What rounds each step is computed in f32 alone.
     **{
         f"{name} in bf16": (
-            lambda name=name: USUAL[name](64).to(BF16),
+            lambda name=name: OTHERS[name](64).to(BF16),
             "its weight is a Parameter of bfloat16 on cpu, not a plain tensor of float32 on cpu",
         )
         for name in FORMULAS_FOR_F32
