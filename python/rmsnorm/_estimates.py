@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._hypotheses import Call, F64Array, Options, Step, Trial, to
+from ._hypotheses import Call, F64Array, Options, Step, Trial, numbers_near, to
 from ._library import BF16, F16, F32
 from ._options import WORDS
 
-__all__ = ["Coefficients", "Estimate", "Scale", "coefficients_of", "least_squares", "numbers_like"]
-__all__ += ["residual_factor_of", "scales_of", "shortened"]
+__all__ = ["Coefficients", "Estimate", "Scale", "coefficients_of", "least_squares", "number_like"]
+__all__ += ["factor_of", "residual_factor_of", "scales_of"]
 
 
 class Estimate(NamedTuple):
@@ -26,25 +26,9 @@ class Estimate(NamedTuple):
         return self.value - self.error <= number <= self.value + self.error
 
 
-def shortened(value: float, digits: int) -> float:
-    """Returns the number in f32 with few decimal digits."""
-    return float(np.float32(f"{value:.{digits - 1}e}"))
-
-
-def numbers_like(estimate: Estimate) -> list[float]:
-    """Returns the numbers that an estimate may stand for: the shortest decimal, numbers of bf16 and
-    f16, and the value itself, simple ones first."""
-    digits = 1
-    while digits < 9 and not estimate.may_be(shortened(estimate.value, digits)):
-        digits += 1
-    numbers = [shortened(estimate.value, digits)]
-    value = np.array([estimate.value], np.float32)
-    for narrow in (BF16, F16):
-        held = float(to(narrow, value)[0])
-        if estimate.may_be(held):
-            # Of two numbers that both fit, few digits are as likely as few bits.
-            numbers.insert(0 if digits > 4 else len(numbers), held)
-    return list(dict.fromkeys([*numbers, float(value[0])]))
+def number_like(estimate: Estimate) -> float:
+    """Returns the simplest number that an estimate may stand for."""
+    return next(filter(estimate.may_be, numbers_near(estimate.value)), estimate.value)
 
 
 def least_squares(columns: Sequence[F64Array], y: F64Array) -> tuple[F64Array, F64Array]:
@@ -180,12 +164,44 @@ def coefficients_of(call: Call) -> Coefficients:
     return found
 
 
+def _half_units(values: F64Array, dtype: int) -> F64Array:
+    """Returns half of the unit in the last place of each number, rounded to a type."""
+    bits, least = {F32: (24, -149), F16: (11, -24), BF16: (8, -133)}[dtype]
+    half: F64Array = np.ldexp(0.5, np.maximum(np.frexp(values)[1] - bits, least))
+    return half
+
+
+def _between(low: F64Array, high: F64Array, base: Any, terms: F64Array) -> Estimate | None:
+    """Returns the number c, if there is one, for which base + c * terms lies between others."""
+    is_known = np.isfinite(low) & np.isfinite(high) & (terms != 0)
+    ends = ((np.stack((low, high)) - base) / terms)[:, is_known]
+    least, most = ends.min(axis=0).max(initial=-np.inf), ends.max(axis=0).min(initial=np.inf)
+    return Estimate(float(least + most) / 2, float(most - least) / 2) if least <= most else None
+
+
+def factor_of(call: Call, factor: float, share: float = 1.0) -> Estimate | None:
+    """Returns the number near `factor` that x is multiplied by in residual_out, if it is one. `share`
+    is that of the residual."""
+    (found, dtype), x = call.operands["residual_out"], _wide(call, "x")
+    half, residual = _half_units(found, dtype), share * _wide(call, "residual")
+    for of_product in (F32, call.x.dtype):
+        error = half + _half_units(factor * x, of_product)
+        estimate = _between(found - error, found + error, residual, x)
+        if estimate and abs(estimate.value - factor) <= 0.02 * abs(factor):
+            return estimate
+    return None
+
+
 def residual_factor_of(call: Call, options: Options) -> Estimate | None:
     """Returns the number that residual_out is of the sum by these options, if it is one."""
-    total = call.sum(options).astype(np.float64)
-    found = call.operands["residual_out"].values.astype(np.float64)
-    factor = least_squares([total], found)[0][:, 0]
-    apart = found - factor[:, np.newaxis] * total
+    found, dtype = call.operands["residual_out"]
+    total, half = call.sum(options), _half_units(found, dtype)
+    for sums in (to(call.operands["residual"].dtype, total), total):
+        if estimate := _between(found - half, found + half, 0.0, sums.astype(np.float64)):
+            return estimate
+    wide = total.astype(np.float64)
+    factor = least_squares([wide], found.astype(np.float64))[0][:, 0]
+    apart = found - factor[:, np.newaxis] * wide
     # A rounding to bf16 moves a row by 2^-9 of its length at most.
     is_like = _dot(apart, apart) < 2.0**-12 * _dot(found, found)
     return _agreed(factor, 0.01) if 2 * is_like.sum() > len(is_like) else None

@@ -7,9 +7,9 @@ same bits for many eps at once.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import addressof, byref, sizeof
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,17 +22,8 @@ from ._library import BF16, F16, F32, F64
 from ._tensors import Tensor, rounded
 
 __all__ = ["NAMES", "NARROW", "Array", "Call", "Distance", "Numbers", "Options", "Step", "Trial"]
-__all__ += [
-    "cut_off",
-    "distance",
-    "forward",
-    "lengths",
-    "order_of",
-    "sums_of",
-    "steps",
-    "to",
-    "with_ties_away",
-]
+__all__ += ["Stated", "cut_off", "decimal", "distance", "forward", "held", "lengths", "numbers_near"]
+__all__ += ["order_of", "shortened", "shortest", "steps", "sums_of", "to", "with_ties_away"]
 
 # NumPy's types call a product of f32 arrays one of any float.
 F32Array = npt.NDArray[Any]
@@ -302,6 +293,8 @@ class Trial:
             act, dtype = self.activated(), x.dtype if options.gate_rounding == "rounded" else F32
             return Array(known(dtype, (x.values, act), lambda: to(dtype, x.values * act)), x.dtype)
         total, dtype = self.sum(), residual.dtype
+        if self.step.sum:
+            return Array(self.step.sum(self), dtype)
         key = dtype, options.residual_rounding, options.residual_factor
         h = known(key, (total,), lambda: scaled_sum(total, dtype, options))
         return Array(h, x.dtype if options.residual_rounding == "unrounded" else dtype)
@@ -344,10 +337,14 @@ class Trial:
         elif inner == self.call.y_dtype and not step.cast:
             self.options = self.options.usual("rounding")
 
+    def begin(self, step: "Step") -> bool:
+        """Takes a step. Returns whether it goes with the operands."""
+        self.step, self.n = step, step.n
+        return not step.change or bool(step.change(self))
+
     def result(self, step: "Step", columns: Any = slice(None)) -> F32Array | None:
         """Returns y of columns by the eps, or None where the step does not go with the operands."""
-        self.step, self.n = step, step.n
-        if step.change and not step.change(self):
+        if not self.begin(step):
             return None
         self._leave_out_options(step)
         options, operands = self.options, self.operands
@@ -479,6 +476,7 @@ OPTION, VARIANT, MISTAKE = range(3)
 # Options, whether a step goes with one value of them or with all others, and that value.
 _INSIDE = ("eps_placement", True, "inside")
 _OUTSIDE = ("eps_placement", True, "outside")
+_AT_LEAST = ("eps_placement", True, "floor")
 _SOME_EPS = ("eps", False, 0)
 _NO_EPS = ("eps", True, 0)
 _AFTER = ("rounding", True, "after_weight")
@@ -489,6 +487,7 @@ _GATE_AFTER = ("gate_placement", True, "after")
 _OFFSET = ("weight_offset", True, 1)
 _ROUNDED = ("residual_rounding", True, "rounded")
 _NO_FACTOR = ("factor", True, 1)
+_ONE_SUM = ("residual_factor", True, 1)
 
 
 @dataclass(frozen=True)
@@ -502,9 +501,9 @@ class Step:
     change: of operands and options; False where it changes nothing.
     rounds: whether the norm is rounded to the type n. is_grouped: whether it is that of n groups.
 
-    Parts of the norm, as functions of a Trial: its input h; the sums of squares; what is under the
-    root, eps included; h / RMS; the product of this with the weight; the activation of the gate,
-    from the library's; y from its value in f32.
+    Parts of the norm, as functions of a Trial: the sum of the residual and x, rounded; the input h
+    of the norm; the sums of squares; what is under the root, eps included; h / RMS; the product of
+    this with the weight; the activation of the gate, from the library's; y from its value in f32.
 
     turn: the rotation of rows, for a result of a type. place: "before the norm" or "before the
     weight" if it is not after both.
@@ -517,6 +516,7 @@ class Step:
     change: Callable[[Trial], Any] | None = None
     rounds: bool = False
     is_grouped: bool = False
+    sum: Callable[[Trial], F32Array] | None = None
     input: Callable[[Trial], F32Array] | None = None
     sums: Callable[[Trial], F64Array] | None = None
     under: Callable[[Trial], F64Array] | None = None
@@ -530,11 +530,21 @@ class Step:
     @property
     def is_plain(self) -> bool:
         """Whether nothing changes but operands, options and the result."""
-        parts = (self.input, self.sums, self.under, self.norm, self.product, self.activation)
-        return not any(parts)
+        parts = (self.sum, self.input, self.sums, self.under, self.norm, self.product)
+        return not any((*parts, self.activation))
 
     def fits(self, options: Options) -> bool:
         return all((getattr(options, name) == value) is wanted for name, wanted, value in self.only)
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The numbers that the words state."""
+        n = self.n
+        return {"value": n.value, "plus": n.plus} if isinstance(n, Stated) else {}
+
+    def with_numbers(self, **numbers: float) -> "Step":
+        n = self.n._replace(**numbers)
+        return replace(self, n=n, words=str(n))
 
 
 @dataclass
@@ -542,13 +552,28 @@ class Numbers:
     """Numbers of an implementation that steps depend on.
 
     offsets: of the weight. times, plus: y is multiplied by one of the first, and added to the
-    second. divisor: of the sum of squares, if not 0.
+    second. factors, residual_factors: of x in the sum, and of the sum. divisor: of the sum of
+    squares, if not 0.
     """
 
-    offsets: list[float]
-    times: list[float]
+    offsets: Sequence[float] = ()
+    times: Sequence[float] = ()
     plus: float = 0.0
+    factors: Sequence[float] = ()
+    residual_factors: Sequence[float] = ()
     divisor: int = 0
+
+
+class Stated(NamedTuple):
+    """Numbers of a step that its words state, and the type of a result or a sum of them."""
+
+    clause: str
+    value: float
+    plus: float = 0.0
+    dtype: int = F32
+
+    def __str__(self) -> str:
+        return self.clause.format(decimal(self.value), decimal(self.plus))
 
 
 def decimal(number: Any) -> str:
@@ -557,6 +582,29 @@ def decimal(number: Any) -> str:
     if value == 0 or 1e-4 <= abs(value) < 1e6:
         return np.format_float_positional(value, trim="-")
     return np.format_float_scientific(value, trim="-", exp_digits=2)
+
+
+def shortened(value: float, digits: int) -> float:
+    """Returns the number in f32 with few decimal digits."""
+    return float(np.float32(f"{value:.{digits - 1}e}"))
+
+
+def held(dtype: int, value: float) -> float:
+    """Returns a number rounded to a type."""
+    return float(to(dtype, np.array([value], np.float32))[0])
+
+
+def numbers_near(value: float) -> list[float]:
+    """Returns the numbers that a value may stand for, the simple ones first. Few bits are as likely
+    as few digits."""
+    digits = [shortened(value, count) for count in range(1, 10)]
+    return [*digits[:3], held(BF16, value), held(F16, value), *digits[3:]]
+
+
+def shortest(value: float, dtype: int) -> float:
+    """Returns the shortest decimal that a type rounds to a number."""
+    tried = (shortened(value, digits) for digits in range(1, 10))
+    return next(each for each in tried if held(dtype, each) == value)
 
 
 # Sums of squares, and parts of norms.
@@ -618,6 +666,10 @@ def _root_in_steps(t: Trial) -> F32Array:
     return to(t.n, np.sqrt(to(t.n, mean + t.eps)))
 
 
+def _length(t: Trial) -> F32Array:
+    return np.maximum(to(t.n, np.sqrt(t.mean * t.d).astype(np.float32)), to(t.n, t.eps))
+
+
 def _gelu(z: F32Array) -> F32Array:
     values = [0.5 * v * (1 + math.erf(v * math.sqrt(0.5))) for v in z.ravel().tolist()]
     return np.array(values, np.float32).reshape(z.shape)
@@ -632,6 +684,7 @@ def _gelu_by_tanh(z: F32Array) -> F32Array:
 _ACTIVATIONS: dict[str, Callable[[F32Array], Any]] = {
     "gelu": _gelu,
     "gelu by tanh": _gelu_by_tanh,
+    "gelu by a sigmoid": lambda z: z / (1 + np.exp(-1.702 * z.astype(np.float64))),
     "relu": lambda z: np.maximum(z, np.float32(0)),
     "the square of relu": lambda z: np.maximum(z, np.float32(0)) ** 2,
     "tanh": lambda z: np.tanh(z.astype(np.float64)),
@@ -640,10 +693,8 @@ _ACTIVATIONS: dict[str, Callable[[F32Array], Any]] = {
 
 def _add_in_type(t: Trial) -> Any:
     """The sum of an offset and the weight is rounded."""
-    offset, dtype = t.n
-    if t.options.weight_offset != offset:
-        return False
-    return t.set(weight_offset=0.0).put("weight", F32, lambda w: to(dtype, w + np.float32(offset)))
+    offset = np.float32(t.n.value)
+    return t.set(weight_offset=0.0).put("weight", F32, lambda w: to(t.n.dtype, w + offset))
 
 
 def _read_as(t: Trial) -> Any:
@@ -685,6 +736,15 @@ def _normalise_sum(t: Trial) -> Any:
     return t.take("residual")
 
 
+def _rounded_sum(t: Trial, x: F32Array) -> F32Array:
+    residual = t.operands["residual"]
+    return to(residual.dtype, residual.values + x)
+
+
+def _scaled_sum(t: Trial) -> F32Array:
+    return t.sum() * np.float32(t.options.residual_factor)
+
+
 def _plus_residual(t: Trial, y: F32Array) -> F32Array:
     return to(t.call.x.dtype, y) + t.call.operands["residual"].values[..., t.columns]
 
@@ -719,10 +779,36 @@ _TABLE: dict[tuple[Any, ...], dict[str, Any]] = {
             with_ties_away(t.n, y)
         ),
     },
-    (MISTAKE, "cast", "multiples"): {"{}": lambda t, y: to(t.n[0], y) * t.n[1] + t.n[2]},
+    (MISTAKE, "cast", "multiples"): {
+        "{}": lambda t, y: to(t.n.dtype, y) * np.float32(t.n.value) + np.float32(t.n.plus),
+    },
+    (MISTAKE, "cast", "limits"): {"{}": lambda t, y: np.clip(y, -t.n.value, t.n.value)},
+    (VARIANT, "sum", "factors", _NO_FACTOR, _ROUNDED): {
+        "{}": lambda t: _rounded_sum(t, t.operands["x"].values * np.float32(t.n.value)),
+    },
+    (VARIANT, "sum", "residual factors", _ONE_SUM, _ROUNDED): {
+        "the sum multiplied by {} before it is rounded": lambda t: to(
+            t.operands["residual"].dtype, t.sum() * np.float32(t.n)
+        ),
+    },
+    (VARIANT, "sum", "other sums", _ROUNDED): {
+        "the sum is rounded to {} first": lambda t: (
+            to(t.operands["residual"].dtype, to(t.n, _scaled_sum(t)))
+        ),
+    },
+    (MISTAKE, "sum", "narrow sums", _ROUNDED): {
+        "the sum is cut off to {} instead of rounded": lambda t: cut_off(t.n, _scaled_sum(t)),
+        "the sum is rounded to {} with ties away from zero": lambda t: (
+            with_ties_away(t.n, _scaled_sum(t))
+        ),
+    },
     (VARIANT, "norm", "plain", _SINGLE, _INSIDE): {
         "x is divided by the RMS, which is rounded to {}": lambda t: t.h / to(t.n, t.root),
         "1 / RMS is rounded to {}": lambda t: t.h * to(t.n, 1 / t.root),
+    },
+    (VARIANT, "norm", "plain", _AT_LEAST, _AFTER): {
+        "x is divided by its length, at least eps, and multiplied by the root of d, all rounded "
+        "to {}": lambda t: to(t.n, to(t.n, t.h / _length(t)) * np.float32(math.sqrt(t.d))),
     },
     (VARIANT, "product", "weighted", _AFTER, _INSIDE): {
         "the weight times 1 / RMS is rounded to {}": lambda t: t.h * to(t.n, t.w * (1 / t.root)),
@@ -854,7 +940,18 @@ _TABLE: dict[tuple[Any, ...], dict[str, Any]] = {
     (VARIANT, ("sums", "is_grouped"), "groups"): {
         "each row is normalised in {}": (_of_groups, True),
     },
+    (VARIANT, ("change", "sums", "is_grouped"), "weighted groups"): {
+        "each row is normalised in {}, which all have the first weights": (
+            lambda t: t.put("weight", f=lambda w: np.tile(w[:, : t.d // t.n], t.n)),
+            _of_groups,
+            True,
+        ),
+    },
 }
+
+
+def _by_words(values: Iterable[Any]) -> dict[str, Any]:
+    return {str(value): value for value in values}
 
 
 def _name(operand: str) -> str:
@@ -873,21 +970,29 @@ def _unlike(named: Mapping[str, Any], *known: Any) -> dict[str, Any]:
     return found
 
 
-def _multiples(dtype: int, numbers: Numbers) -> dict[str, Any]:
-    """Returns numbers that y is multiplied by and added to, and the type that it has before."""
-    found, plus = {}, np.float32(numbers.plus)
-    for times in map(np.float32, numbers.times):
-        is_exact = plus == 0 and abs(math.frexp(times)[0]) == 0.5
-        for first in (dtype,) if is_exact else sorted({F32, dtype}):
-            result = "the result" if first == F32 or is_exact else "the rounded result"
-            words = f"{result} is multiplied by {decimal(times)}"
+def _multiples(dtype: int, numbers: Numbers) -> list[Stated]:
+    """Returns what y may be multiplied by and added to, before it is rounded and after it."""
+    found, plus = [], numbers.plus
+    for times in numbers.times:
+        # A power of two has no effect on roundings, but for small and large numbers of f16.
+        is_exact = plus == 0 and abs(math.frexp(times)[0]) == 0.5 and dtype != F16
+        for first in (F32,) if is_exact else sorted({F32, dtype}):
+            result = "the result" if first == F32 else "the rounded result"
+            words = result + " is multiplied by {0}"
             if times == 1:
-                words = f"{decimal(plus)} is added to {result}"
+                words = "{1} is added to " + result
             elif plus:
-                words += f", and {decimal(plus)} is added to the product"
-            if times != 1 or plus != 0:
-                found[words] = first, times, plus
-    return found
+                words += ", and {1} is added to the product"
+            found.append(Stated(words, times, plus, first))
+    return [each for each in found if (each.value, each.plus) != (1, 0)]
+
+
+def _limits(y: Array) -> list[Stated]:
+    """Returns the largest magnitude of elements that are often as large."""
+    size = np.abs(y.values)
+    largest = size.max()
+    is_often = 0.01 < np.mean(size == largest) < 0.9 and np.isfinite(largest)
+    return [Stated("the result is limited to {}", float(largest))] if is_often else []
 
 
 def _usual_groups(d: int) -> list[int]:
@@ -946,7 +1051,8 @@ def steps(call: Call, numbers: Numbers) -> list[Step]:
         "divisors": _unlike(divisors, 0, 1, d),
         "changing x": other,
         "of y": {NAMES[n]: n for n in {dtype} - {F32}},
-        "multiples": _multiples(dtype, numbers),
+        "multiples": _by_words(_multiples(dtype, numbers)),
+        "limits": _by_words(_limits(call.y)),
         "operands": {_name(each): each for each in optional if each in names},
         "bits": {
             f"{_name(each)} are read as {NAMES[swapped[n]]}": (each, swapped[n])
@@ -971,12 +1077,13 @@ def steps(call: Call, numbers: Numbers) -> list[Step]:
             "weight": once,
             "weight and x": {NAMES[n]: n for n in {x.dtype} - {F32}},
             "places": _places(weight.values),
+            "weighted groups": values["groups"],
             "changing weight": {name: n for name, n in types.items() if name not in in_weight},
-            "offsets": {
-                f"{decimal(offset)} + weight is rounded to {name}": (offset, n)
+            "offsets": _by_words(
+                Stated(f"{{}} + weight is rounded to {name}", offset, dtype=n)
                 for name, n in in_weight.items()
                 for offset in filter(None, numbers.offsets)
-            },
+            ),
         }
         if is_plain:
             values |= {
@@ -987,7 +1094,16 @@ def steps(call: Call, numbers: Numbers) -> list[Step]:
         values |= {"mean of all": {"": float(np.mean(_of_squares(x.values)))}}
         values |= {"gate alone" if "gate" in names else "x alone": once}
     else:
-        values |= {"residual": once}
+        other_sums = {name: n for name, n in types.items() if n != residual.dtype}
+        values |= {"residual": once, "other sums": other_sums}
+        if residual.dtype != F32:
+            values |= {"narrow sums": {NAMES[residual.dtype]: residual.dtype}}
+            # Which residual_out shows, but not y.
+            values |= {"residual factors": {decimal(n): n for n in numbers.residual_factors}}
+            if "gate" not in names:
+                product = "the product of {} and x added to the residual unrounded"
+                products = (Stated(product, factor) for factor in numbers.factors)
+                values |= {"factors": _by_words(products)}
         if "post_norm_weight" not in names:
             values |= {"sum": once, "narrow sum": {} if residual.dtype == F32 else once}
             is_wrong = total and not np.array_equal(call.residual_out(Options()), total.values)

@@ -274,7 +274,7 @@ def _usual_norms(seen: Call, eps: Sequence[float], heads: int) -> list[Candidate
         words = "the sum of squares is that of all heads"
         step = Step(OPTION, words, sums=lambda t: t.operands["sums"].values)
         norms += [(step, each._replace(divisor=float(heads * seen.d))) for each in options]
-    table = steps(seen, Numbers(offsets=[], times=[]))
+    table = steps(seen, Numbers())
     norms += [(step, Options(eps=0)) for step in table if "x is not normalised" in step.words]
     none = Distance(0, 0, 0, 0)
     return [Candidate(i, step, each, each, none) for i, (step, each) in enumerate(norms)]

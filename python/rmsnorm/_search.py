@@ -7,24 +7,18 @@ _hypotheses.py, and ranks them by how far their results are from the implementat
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ._estimates import (
-    Estimate,
-    Scale,
-    coefficients_of,
-    least_squares,
-    numbers_like,
-    residual_factor_of,
-    scales_of,
-)
-from ._estimates import shortened
+from ._estimates import Coefficients, Estimate, Scale, coefficients_of, least_squares
+from ._estimates import factor_of, number_like, residual_factor_of, scales_of
 from ._hypotheses import MISTAKE, NAMES, OPTION, Array, Call, Distance, F32Array, Numbers, Options
-from ._hypotheses import Step, Trial, cut_off, decimal, distance, forward, lengths, steps
-from ._hypotheses import order_of, sums_of, to, with_ties_away
+from ._hypotheses import Stated, Step, Trial, cut_off, decimal, distance, forward, held, lengths
+from ._hypotheses import numbers_near, order_of, shortened, shortest, steps, sums_of, to
+from ._hypotheses import with_ties_away
 from ._library import BF16, F16, F32
 from ._options import WORDS
 from ._tensors import Tensor
@@ -52,6 +46,18 @@ class Candidate(NamedTuple):
     @property
     def nearness(self) -> tuple[int, int]:
         return self.distance.bits, self.order
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The numbers of the options and the step, but for a divisor, which is an integer."""
+        options = self.used.usual("divisor")._asdict().items()
+        return {name: n for name, n in options if isinstance(n, float)} | self.step.numbers
+
+    def with_number(self, name: str, value: float) -> "Candidate":
+        number: dict[str, Any] = {name: held(F32, value)}
+        if name in Options._fields:
+            return self._replace(options=self.options._replace(**number))
+        return self._replace(step=self.step.with_numbers(**number))
 
 
 class Ambiguity(NamedTuple):
@@ -175,30 +181,42 @@ def _kinds_of(call: Call) -> npt.NDArray[Any]:
 
 
 class _Numbers:
-    """The numbers that hypotheses take: the usual eps, those given, and what the results show."""
+    """The numbers that hypotheses take: the usual eps, those given, and what the results show.
+
+    usual: the numbers of each kind that are no estimates.
+    """
 
     def __init__(self, call: Call, given: Sequence[float]) -> None:
-        self.eps = [float(np.float32(eps)) for eps in (*given, *USUAL_EPS)]
-        self.factors = [1.0]
-        self._known_eps, self._d = list(self.eps), call.d
-        found = coefficients_of(call)
-        self.of_steps = Numbers(offsets=list(found.offsets), times=[1.0])
+        known = (*given, *USUAL_EPS)
+        self.eps = [float(np.float32(eps)) for eps in known]
+        # One that is added to the sum of squares is divided by d with it.
+        self._of_sums = [float(np.float32(eps / call.d)) for eps in self.eps]
+        self.usual = {"eps": {*self.eps, *self._of_sums}}
+        self._d, self._known_eps = call.d, list(self.eps)
+        is_constant = bool((call.y.values == call.y.values[0, 0]).all())
+        found = Coefficients() if is_constant else coefficients_of(call)
+        if found.factor and "residual_out" in call:
+            found.factor = factor_of(call, found.factor.value) or found.factor
+        offsets = list(found.offsets)
+        self.factors, self.residual_factors, self.gates = [1.0], [1.0], list(found.gates)
+        self.of_steps = Numbers(offsets=offsets, times=[1.0])
         if found.factor and abs(found.factor.value - 1) > 0.005:
             _add(self.factors, found.factor)
-        offsets = self.of_steps.offsets
         if found.offset:
             _add(offsets, found.offset)
-            value = found.offset.value
-            offsets = [min(offsets, key=lambda offset: abs(offset - value))]
         if found.plus and abs(found.plus.value) > 1e-4:
-            self.of_steps.plus = numbers_like(found.plus)[0]
+            self.of_steps.plus = number_like(found.plus)
         options = Options(activation=found.activation, factor=self.factors[-1])
-        self.residual_factors, self.gates = [1.0], list(found.gates)
         if "residual_out" in call:
             self._read_residual_out(call, options)
-        placements = dict.fromkeys(placement for _, placement in self.gates)
-        for offset in offsets if "weight" in call else (0.0,):
-            for placement in placements:
+        self.of_steps.factors = self.factors[1:]
+        self.of_steps.residual_factors = self.residual_factors[1:]
+        self.usual["residual_factor"] = set(self.residual_factors)
+        if found.offset:
+            value = found.offset.value
+            offsets = [min(offsets, key=lambda offset: abs(offset - value))]
+        for offset in offsets if "weight" in call and not is_constant else (0.0,):
+            for placement in dict.fromkeys(placement for _, placement in self.gates):
                 tried = options._replace(weight_offset=offset, gate_placement=placement)
                 for scale in scales_of(call, Step(OPTION), tried, self.of_steps.plus):
                     self._add_scale(scale)
@@ -215,8 +233,7 @@ class _Numbers:
             if factor:
                 fitting.append(gate)
                 if abs(factor.value - 1) > 0.005:
-                    numbers = _shortest(factor, call.operands["residual"].dtype)
-                    self.residual_factors = list(dict.fromkeys([*self.residual_factors, *numbers]))
+                    _add(self.residual_factors, factor)
         self.gates = fitting or self.gates
 
     def _add_scale(self, scale: Scale) -> None:
@@ -230,17 +247,14 @@ class _Numbers:
         error = 2 * divisor * scale.times.error / abs(times)
         per_eps = square if scale.placement == "inside" else times
         eps = Estimate(scale.eps.value / per_eps, scale.eps.error / per_eps)
-        like = numbers_like(scale.times)
+        like = number_like(scale.times)
         is_usual, was_usual = self._is_usual(eps), self._is_usual(scale.eps)
-        is_likely = is_usual if is_usual != was_usual else len(decimal(like[0])) >= 6
+        is_likely = is_usual if is_usual != was_usual else len(decimal(like)) >= 6
         is_near = error < 0.25 and abs(divisor - round(divisor)) <= error
         if times > 0 and is_near and is_likely:
             self.of_steps.divisor = round(divisor)
             return self._add_eps(eps)
-        # A root of d that is forgotten, for example.
-        root = float(np.copysign(np.sqrt(np.round(square)), times))
-        is_root = root != round(root) and scale.times.may_be(root)
-        self.of_steps.times += [like[0], float(np.float32(root)) if is_root else like[-1]]
+        self.of_steps.times = [*self.of_steps.times, like]
         return self._add_eps(scale.eps)
 
     def _is_usual(self, eps: Estimate) -> bool:
@@ -248,23 +262,13 @@ class _Numbers:
 
     def _add_eps(self, eps: Estimate) -> None:
         if 0 < eps.value < _MOST_EPS:
-            # One that is added to the sum of squares is divided by d with it.
-            of_sums = (float(np.float32(known / self._d)) for known in self._known_eps)
-            _add(self.eps, eps, *filter(eps.may_be, of_sums))
+            _add(self.eps, eps, *filter(eps.may_be, self._of_sums))
 
 
 def _add(numbers: list[float], estimate: Estimate, *likely: float) -> None:
     """Adds the numbers that an estimate may stand for, unless it may be one of them already."""
     if not any(map(estimate.may_be, numbers)):
-        numbers += [*likely, *numbers_like(estimate)]
-
-
-def _shortest(estimate: Estimate, dtype: int) -> list[float]:
-    """Returns the shortest decimal that an estimate may stand for, and the numbers of a type."""
-    numbers = numbers_like(estimate)
-    shortest = min(numbers, key=lambda number: len(decimal(number)))
-    held = [n for n in numbers if Array(np.array([n], np.float32), F32).holds(dtype)]
-    return list(dict.fromkeys([shortest, *held]))
+        numbers += [*likely, number_like(estimate)]
 
 
 def _options_to_try(call: Call, numbers: _Numbers) -> list[Options]:
@@ -376,6 +380,70 @@ def _with_other_eps(seen: Call, numbers: _Numbers, nearest: list[Candidate]) -> 
     return compared(seen, others)
 
 
+def _settled(seen: Call, candidate: Candidate, names: Sequence[str]) -> Candidate:
+    """Returns a candidate whose numbers of these names are those that fit best, and of these the
+    simplest."""
+    best = candidate
+    if not best.distance.is_exact:
+        part = seen.spread(max(6, 2**15 // seen.d))
+        (best,) = compared(part, [best])
+        for power, name in product((12, 15, 18, 21, 24), names):
+            value = best.numbers[name]
+            near = (value * (1 + k * 2.0**-power) for k in range(-8, 9))
+            best = compared(part, [best, *(best.with_number(name, each) for each in near)])[0]
+    for name in names:
+        value = best.numbers[name]
+        roots = [value] if value in (held(F32, seen.d**0.5), held(F32, seen.d**-0.5)) else []
+        simple = [*roots, *numbers_near(value), value]
+        tried = compared(seen, [best, *(best.with_number(name, each) for each in simple)])
+        found = {each.numbers[name]: each for each in tried}
+        least = min(each.distance.bits for each in tried)
+        has_sum = not _mistake_of_sum(seen, best)
+
+        def fits(number: float, value: float = value, most: int = 2 * least) -> bool:
+            # The errors of sums move a number a little.
+            is_next, each = abs(number - value) <= 2**-18 * abs(value), found[number]
+            is_near = each.distance.bits <= most + (3 if is_next else 0)
+            return is_near and not (has_sum and _mistake_of_sum(seen, each))
+
+        best = found[next((n for n in simple if n in found and fits(n)), value)]
+    return best
+
+
+def _with_settled(seen: Call, nearest: list[Candidate], numbers: _Numbers) -> list[Candidate]:
+    """Returns the candidates, with settled numbers where those of the nearest ones are estimates."""
+
+    def estimates(each: Candidate) -> list[str]:
+        pairs = each.numbers.items()
+        return [name for name, value in pairs if value not in numbers.usual.get(name, (0, 1))]
+
+    def family(each: Candidate) -> Any:
+        """What candidates share that differ in estimates alone."""
+        names, n = estimates(each), each.step.n
+        options = [value for name, value in each.used._asdict().items() if name not in names]
+        step = (n.clause, n.dtype) if isinstance(n, Stated) else each.step.words
+        return (*options, *names, step)
+
+    if not estimates(nearest[0]) and (nearest[0].distance.is_exact or _is_close(seen, nearest[0])):
+        return nearest
+    families: dict[Any, Candidate] = {}
+    for each in nearest:
+        families.setdefault(family(each), each)
+    settled: dict[Any, Candidate] = {}
+    for key, each in list(families.items())[:3]:
+        if estimates(each):
+            settled[key] = _settled(seen, each, estimates(each))
+            if each.step.kind == OPTION and settled[key].distance.is_exact:
+                break
+    others = (each for each in nearest if family(each) not in settled)
+    found = sorted([*settled.values(), *others], key=lambda each: each.nearness)
+    # Of those that a few errors of sums set apart, the simplest is the nearest.
+    most = 2 * found[0].distance.bits + 3
+    alike = [each for each in settled.values() if each.distance.bits <= most] or found[:1]
+    first = min(alike, key=lambda each: (each.step.kind, each.nearness))
+    return [first, *(each for each in found if each is not first)]
+
+
 def _sum_error(d: int) -> float:
     """Returns the relative error that another order of adding d squares leaves in the inverse RMS of
     a row, in units in the last place of f32: each addition rounds, but random errors cancel."""
@@ -406,9 +474,17 @@ def _has_small_rows(seen: Call, best: Candidate, expected: F32Array) -> bool:
     return bool(error.sum() < -4 * max(usual, 0.4) * len(error) ** 0.5)
 
 
-def _is_close(seen: Call, best: Candidate, expected: F32Array) -> bool:
+def _expected(seen: Call, best: Candidate) -> F32Array:
+    """Returns y by a candidate that goes with the operands."""
+    result = Trial(seen, [best.options]).result(best.step)
+    assert result is not None
+    rows: F32Array = np.broadcast_to(result, (1, *seen.y.values.shape))[0]
+    return rows
+
+
+def _is_close(seen: Call, best: Candidate) -> bool:
     """Whether errors of the sums explain the distance of a candidate."""
-    distance, error = best.distance, _sum_error(seen.d)
+    distance, error, expected = best.distance, _sum_error(seen.d), _expected(seen, best)
     # Small elements of y may be differences of larger numbers.
     step = best.step
     can_cancel = {"post_norm_weight", "cos"} & set(seen.operands) or step.cast or step.activation
@@ -421,7 +497,9 @@ def _is_close(seen: Call, best: Candidate, expected: F32Array) -> bool:
     # An error of e ulp of f32 rounds a share of 2 e ulp of the narrow type to the next number. A
     # rounding in between doubles the share, and moves the result by one more.
     used = best.used
-    between = used.rounding != "after_weight" or used.gate_rounding != "unrounded"
+    between = int(used.rounding != "after_weight" or used.gate_rounding != "unrounded")
+    if step.cast and isinstance(step.n, Stated) and step.n.dtype != F32:
+        between = 2  # a product of the rounded result moves by two units
     ulp = 2**-13 if seen.y.dtype == F16 else 2**-16  # of f32 in the narrow type
     allowed = 2 * error * ulp * (1 + between)
     if "cos" in seen:  # each element of the norm is in two of y, which may be small differences
@@ -503,7 +581,7 @@ def _errors_of(
     y, e = seen.y.values, expected
     rows, d = y.shape
     if (y == y[0, 0]).all():
-        return f"Every element of y is {decimal(y[0, 0])}.", False
+        return f"Every element of y is {decimal(shortest(y[0, 0], seen.y.dtype))}.", False
     tolerance = 2**-6 if seen.y.dtype == BF16 else 2**-9
     is_wrong = ~(np.abs(y - e) <= np.float32(tolerance) * np.abs(e))
     wrong = int(is_wrong.sum())
@@ -514,8 +592,8 @@ def _errors_of(
         return f"Every element is near this norm, but rounded differently. {few}".rstrip(), True
     is_near = 2 * wrong <= y.size
     largest = np.abs(y).max()
-    if 1 < wrong < y.size and (np.abs(y[is_wrong]) == largest).all():
-        size = decimal(largest)
+    if 8 <= wrong < y.size and (np.abs(y[is_wrong]) == largest).all():
+        size = decimal(shortest(largest, seen.y.dtype))
         return f"The wrong elements are all {size} in size: y is limited.", is_near
     wide = e.astype(np.float64)
     factor = np.einsum("ij,ij->i", y, wide) / np.einsum("ij,ij->i", wide, wide)
@@ -563,15 +641,14 @@ def _mistake_of_sum(call: Call, best: Candidate) -> str:
     if there is none."""
     if "residual_out" not in call:
         return ""
-    trial, options = Trial(call, [best.options]), best.used
-    if best.step.change:
-        trial.n = best.step.n
-        best.step.change(trial)
-    changed = trial.operands if "residual" in trial.operands else call.operands
-    y, call = call.y, Call(call.operands | {"x": changed["x"]}, call.y_dtype)
+    trial = Trial(call, [best.options])
+    trial.begin(best.step)
+    if "residual" not in trial.operands:
+        trial = Trial(call, [best.options])
+        trial.begin(Step(OPTION))
     given, residual, x = (call.operands[name] for name in ("residual_out", "residual", "x"))
-    total = call.sum(options) * np.float32(options.residual_factor)
-    expected = call.residual_out(options)
+    options, total = best.used, trial.sum() * np.float32(best.used.residual_factor)
+    expected = to(residual.dtype, trial.input().values)
 
     def is_given(values: F32Array) -> bool:
         return distance(to(given.dtype, values), given).is_exact
@@ -585,32 +662,38 @@ def _mistake_of_sum(call: Call, best: Candidate) -> str:
     near = 2 * _sum_error(call.d)
     if given.dtype == F32 and rounds and _is_near_in_rows(given.values, expected, near):
         return ""
-    known = {"y": y.values}
+    known = {"y": call.y.values, "zeros": np.zeros_like(given.values)}
     for narrow, name in ((BF16, "bf16"), (F16, "f16")):
         known[f"cut off to {name}"] = cut_off(narrow, total)
         known[f"rounded to {name}"] = to(narrow, total)
         known[f"rounded to {name} with ties away from zero"] = with_ties_away(narrow, total)
+    a, b = _shares(residual, x, given)
+    for share in (shortened(a, 2), a):
+        if estimate := factor_of(call, b, share):
+            a, b = share, number_like(estimate)
+            break
+    terms = [
+        ("" if share == 1 else f"{decimal(share)} ") + name
+        for share, name in ((a, "residual"), (abs(b), "x"))
+    ]
+    words = f"{terms[0]} {'-' if b < 0 else '+'} {terms[1]}"
+    if a == 0 or b == 0:
+        words = f"{terms[0] if b == 0 else '-' * (b < 0) + terms[1]} alone"
+    known[words] = np.float32(a) * residual.values + np.float32(b) * x.values
     for words, values in known.items():
         if is_given(values):
             return f"residual_out is {words}"
-    finite = np.isfinite(given.values)
-    columns = [np.where(finite, np.nan_to_num(each.values), 0.0) for each in (residual, x, given)]
-    *terms, sums = (column.astype(np.float64).reshape(1, -1) for column in columns)
-    shares = least_squares(terms, sums)[0][0]
-    if not np.isnan(shares).any():
-        a, b = (0.0 if abs(each) < 1e-3 else shortened(each, 3) for each in shares)
-        if is_given(np.float32(a) * residual.values + np.float32(b) * x.values):
-
-            def term(share: float, name: str) -> str:
-                return name if share == 1 else f"{decimal(share)} {name}"
-
-            if a == 0 or b == 0:
-                words = term(a, "residual") if b == 0 else term(b, "x")
-                return f"residual_out is {words} alone"
-            sign = "-" if b < 0 else "+"
-            return f"residual_out is {term(a, 'residual')} {sign} {term(abs(b), 'x')}"
     differing = int((given.values != expected).sum())
     return f"residual_out is wrong in {differing} of {given.values.size} elements"
+
+
+def _shares(residual: Array, x: Array, total: Array) -> tuple[float, ...]:
+    """Returns the multiples of the residual and of x whose sum is nearest to a sum."""
+    finite = np.isfinite(total.values)
+    columns = (np.where(finite, np.nan_to_num(each.values), 0.0) for each in (residual, x, total))
+    *terms, sums = (column.astype(np.float64).reshape(1, -1) for column in columns)
+    shares = np.nan_to_num(least_squares(terms, sums)[0][0])
+    return tuple(0.0 if abs(each) < 1e-3 else shortened(each, 3) for each in shares)
 
 
 def _sum_in_words(call: Call, options: Options) -> str:
@@ -654,7 +737,7 @@ def find_in(whole: Call, eps: list[float]) -> Answer:
     if not nearest[0].distance.is_exact:
         nearest += _with_other_eps(seen, numbers, nearest)
         nearest.sort(key=lambda each: each.nearness)
-    return answer_to(whole, nearest)
+    return answer_to(whole, _with_settled(seen, nearest, numbers))
 
 
 def ordinary_rows(whole: Call) -> Call:
@@ -675,16 +758,14 @@ def answer_to(whole: Call, nearest: list[Candidate]) -> Answer:
     good = [each for each in nearest if _is_as_good(each.distance, nearest[0].distance, d)]
 
     def place(each: Candidate) -> Any:
-        is_wrong = len(good) > 1 and _mistake_of_sum(seen, each)
-        return each.step.kind, bool(is_wrong), len(each.used.given()), each.order
+        return each.step.kind, len(each.used.given()), each.order
 
-    best = min(good, key=place)  # the simplest of equally good ones
-    result = Trial(seen, [best.options]).result(best.step)
-    assert result is not None
-    expected = np.broadcast_to(result, (1, *seen.y.values.shape))[0]
-
-    is_close = _is_close(seen, best, expected)
-    fit = "exact" if best.distance.is_exact else "close" if is_close else "none"
+    # Those with the right sum, if there are, and the simplest of these.
+    if len(good) > 1:
+        good = [each for each in good if not _mistake_of_sum(seen, each)] or good
+    best = min(good, key=place)
+    expected = _expected(seen, best)
+    fit = "exact" if best.distance.is_exact else "close" if _is_close(seen, best) else "none"
     answer = Answer(fit, best, seen, len(kinds), good=good)
     for candidate in nearest:
         words = candidate.step.words
@@ -699,6 +780,7 @@ def answer_to(whole: Call, nearest: list[Candidate]) -> Answer:
         answer.notes = [few] * bool(few) + _special_rows(whole, kinds, best)
     if "residual_out" in seen:
         total = _sum_in_words(seen, best.used)
+        total = f"the sum, {best.step.words}," if best.step.sum else total
         answer.residual_out = _mistake_of_sum(seen, best)
         if answer.residual_out:
             mistakes.append(answer.residual_out)
