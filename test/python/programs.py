@@ -25,12 +25,17 @@ def expected(block):
     return "".join(re.findall(r"^# (.*\n)", block, re.MULTILINE))
 
 
+def code(page):
+    """Returns the blocks of Python in a page."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
 def blocks(word=None):
     """Returns the blocks that hold a word, or those for NumPy alone."""
     found = []
     for page in PAGES:
-        text = (ROOT / page).read_text(encoding="utf-8")
-        for block in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        for block in code(page):
             words = [other for other in OTHERS if f"rmsnorm.{other}" in block]
             if words == ([word] if word else []):
                 found.append(block)

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""identify_rotary(): this library, wrong ones in NumPy, transformers, and files."""
+"""identify_rotary(): wrong rotations in NumPy, a program of transformers, and files."""
 
-import importlib
 from functools import partial
 
 import ml_dtypes
 import numpy as np
+import programs
 import pytest
-import torch
 from identify_page import Norm, make_tests
-from safetensors.numpy import load_file, save_file
-from test_identify import f32, norm, run_command  # noqa: F401
-from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+from safetensors.numpy import save_file
+from test_identify import f32, norm
 
 import rmsnorm
 
@@ -27,20 +25,28 @@ def identify(f, d=D, dtype="bfloat16", **arguments):
 # ------------------------------------------------------------------------------- other rotations
 
 
-def halves(m, cos, sin):
-    """Rotates the first elements of rows; operations on bfloat16 round to it."""
-    a, b, rest = np.split(m, (cos.shape[1], 2 * cos.shape[1]), axis=1)
-    return np.concatenate((a * cos - b * sin, b * cos + a * sin, rest), axis=1)
+def halves(i, n):
+    return i, i + n
 
 
-def neighbours(m, cos, sin):
-    a, b = m[:, ::2], m[:, 1::2]
-    return np.stack((a * cos - b * sin, b * cos + a * sin), axis=2).reshape(m.shape)
+def neighbours(i, n):
+    return 2 * i, 2 * i + 1
 
 
-def rotated(x, weight, cos, sin, turn=halves, tables=lambda cos, sin: (cos, sin)):
+def turned(m, cos, sin, pairs=halves, written=None, of_sin=None):
+    """Rotates pairs of elements of rows; operations on bfloat16 round to it."""
+    n = cos.shape[1]
+    a, b = pairs(np.arange(n), n)
+    to_a, to_b = (written or pairs)(np.arange(n), n)
+    y, by_sin = m.copy(), m if of_sin is None else of_sin
+    y[:, to_a] = m[:, a] * cos - by_sin[:, b] * sin
+    y[:, to_b] = m[:, b] * cos + by_sin[:, a] * sin
+    return y
+
+
+def rotated(x, weight, cos, sin, tables=lambda cos, sin: (cos, sin), **parts):
     """The right norm and rotation, and the parts that others make wrong."""
-    return turn(norm(x, weight), *tables(cos, sin))
+    return turned(norm(x, weight), *tables(cos, sin), **parts)
 
 
 def wrong(f=rotated, words=None, dtype="bfloat16", arguments=None, **parts):
@@ -51,55 +57,31 @@ def of_tokens(change):
     return lambda cos, sin: (change(cos), change(sin))
 
 
-def with_repeated_tables(m, cos, sin):
+def with_repeated_tables(x, weight, cos, sin):
     """Rotates halves by tables for neighbours."""
-    cos, sin = (np.repeat(table, 2, axis=1) for table in (cos, sin))
+    m, cos, sin = norm(x, weight), np.repeat(cos, 2, axis=1), np.repeat(sin, 2, axis=1)
     a, b = np.split(m, 2, axis=1)
     return m * cos + np.concatenate((-b, a), axis=1) * sin
 
 
-def apart(m, cos, sin):
-    """Pairs of half a row, of which the tables are too short."""
-    y, n, half = m.copy(), cos.shape[1], m.shape[1] // 2
-    a, b = m[:, :n], m[:, half : half + n]
-    y[:, :n], y[:, half : half + n] = a * cos - b * sin, b * cos + a * sin
-    return y
-
-
-def at_the_end(m, cos, sin):
-    first = m.shape[1] - 2 * cos.shape[1]
-    return np.concatenate((m[:, :first], halves(m[:, first:], cos, sin)), axis=1)
-
-
-def written_as_halves(m, cos, sin):
-    return halves(np.concatenate((m[:, ::2], m[:, 1::2]), axis=1), cos, sin)
-
-
-def in_f16(x, weight, cos, sin):
-    return halves(norm(x, weight).astype(F16), cos.astype(F16), sin.astype(F16)).astype(BF16)
+def in_f16(x, weight, *tables):
+    return turned(*(each.astype(F16) for each in (norm(x, weight), *tables))).astype(BF16)
 
 
 def compiled(x, weight, cos, sin):
     """What Inductor makes of the code of Qwen 3."""
     m = norm(f32(x), weight)
-    a, b = np.split(m, 2, axis=1)
-    of_a, of_b = np.split(f32(m.astype(BF16)), 2, axis=1)
-    cos, sin = f32(cos), f32(sin)
-    return np.concatenate((a * cos - of_b * sin, b * cos + of_a * sin), axis=1).astype(BF16)
-
-
-def fma(a, b, c):
-    return (a.astype(float) * b + c).astype(F32)
+    return turned(m, f32(cos), f32(sin), of_sin=f32(m.astype(BF16))).astype(BF16)
 
 
 def contracted(x, weight, cos, sin):
     """What vLLM's kernel for CPUs does after this library's norm."""
     a, b = np.split(rmsnorm.rms_norm(x, weight, eps=1e-6), 2, axis=1)
+
+    def fma(u, v, w):
+        return (u.astype(float) * v + w).astype(F32)
+
     return np.concatenate((fma(-b, sin, a * cos), fma(a, sin, b * cos)), axis=1)
-
-
-def rounded_to_f16(cos, sin):
-    return cos.astype(F16).astype(BF16), sin.astype(F16).astype(BF16)
 
 
 WRONG = {
@@ -115,32 +97,38 @@ WRONG = {
     "cos and sin are swapped": wrong(tables=lambda cos, sin: (sin, cos)),
     "sin takes the place of cos": wrong(tables=lambda cos, sin: (sin, sin)),
     "the rotation is applied twice": wrong(
-        turn=lambda m, cos, sin: halves(halves(m, cos, sin), cos, sin)
+        lambda x, w, cos, sin: turned(rotated(x, w, cos, sin), cos, sin)
     ),
-    "no element is rotated": wrong(turn=lambda m, cos, sin: m),
-    "neighbours instead of halves": wrong(turn=neighbours, words="pairs of neighbours rotated"),
+    "no element is rotated": wrong(lambda x, w, cos, sin: norm(x, w)),
+    "neighbours instead of halves": wrong(pairs=neighbours, words="pairs of neighbours rotated"),
     "the last elements instead of the first": wrong(
-        turn=at_the_end, words="pairs of halves of the last 36 elements", arguments=PART
+        pairs=lambda i, n: (i - 2 * n, i - n),
+        words="pairs of halves of the last 36 elements",
+        arguments=PART,
     ),
-    "the tables are repeated as for the other pairs": wrong(turn=with_repeated_tables),
-    "pairs are d / 2 apart, not R / 2": wrong(turn=apart, arguments=PART),
-    "the tables are rounded to f16": wrong(tables=rounded_to_f16, arguments=WIDE_TABLES),
+    "the tables are repeated as for the other pairs": wrong(with_repeated_tables),
+    "pairs are d / 2 apart, not R / 2": wrong(pairs=lambda i, n: (i, i + D // 2), arguments=PART),
+    "the tables are rounded to f16": wrong(
+        tables=of_tokens(lambda rows: rows.astype(F16).astype(BF16)), arguments=WIDE_TABLES
+    ),
     "sin alone is rounded to bf16": wrong(
         tables=lambda cos, sin: (cos, f32(sin.astype(BF16))), dtype="float32"
     ),
     "every operation of the rotation rounds to f16": wrong(in_f16),
     "the weight multiplies after the rotation": wrong(
-        lambda x, w, cos, sin: halves(norm(x, F32(1)), cos, sin) * w
+        lambda x, w, cos, sin: rotated(x, F32(1), cos, sin) * w
     ),
-    "x is not normalised": wrong(lambda x, w, cos, sin: halves(x * w, cos, sin)),
+    "x is not normalised": wrong(lambda x, w, cos, sin: turned(x * w, cos, sin)),
     "x is not normalised, and the weight is not used": wrong(
-        lambda x, w, cos, sin: halves(x, cos, sin)
+        lambda x, w, cos, sin: turned(x, cos, sin)
     ),
     "x is rotated before its norm": wrong(
-        lambda x, w, cos, sin: norm(halves(x, cos, sin), w)
+        lambda x, w, cos, sin: norm(turned(x, cos, sin), w)
     ),
     "neighbours rotated, written as halves": wrong(
-        turn=written_as_halves, words="pairs of neighbours rotated, the norm, the tables, every"
+        words="pairs of neighbours rotated, the norm, the tables, every",
+        pairs=neighbours,
+        written=halves,
     ),
     "the products of sin take the rounded norm (torch.compile)": wrong(compiled),
     "fma in f32": wrong(
@@ -149,7 +137,7 @@ WRONG = {
         dtype="float32",
     ),
     "a norm with a mistake": wrong(
-        lambda x, w, cos, sin: halves(norm(x, w[::-1]), cos, -sin),
+        lambda x, w, cos, sin: rotated(x, w[::-1], cos, -sin),
         "the angle has the other sign: sin is negated, the weight is read from its end",
     ),
     "a third of the angle": wrong(tables=lambda cos, sin: (cos, sin * BF16(1 / 3)), words=""),
@@ -183,52 +171,27 @@ def test_what_changes_a_row_and_what_is_written_to():
 
     def f(x, weight, cos, sin):
         sin *= BF16(-1)
-        return halves(norm(x, weight), cos, -sin)
+        return rotated(x, weight, cos, -sin)
 
     answer = identify(f, D)
     assert (answer.fit, answer.mistake, answer.writes) == ("exact", None, ("sin",))
     assert "The function writes to its argument sin." in str(answer)
 
 
-# ----------------------------------------------------------------------------------- transformers
-
-# What the rotation of a model gives, and whether its tables repeat each element for neighbours.
-MODELS = {
-    "qwen3": ("pairs of halves rotated, the norm, the tables, every product", False, D),
-    "gemma3": ("pairs of halves rotated, the norm, the tables, every product", False, D),
-    "glm4_moe": ("pairs of halves of the first 36 elements rotated, the norm, the", False, 36),
-    "glm": ("pairs of neighbours of the first 36 elements rotated, the norm, the", False, 36),
-    "cohere": ("pairs of neighbours rotated, the norm rounded to {} before", True, D),
-}
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("model", MODELS)
-def test_rotations_of_transformers(model, dtype):
-    words, is_repeated, count = MODELS[model]
-    rotate = importlib.import_module(
-        f"transformers.models.{model}.modeling_{model}"
-    ).apply_rotary_pos_emb
-    layer = Qwen3RMSNorm(D, 1e-6)
-
-    @torch.no_grad()
-    def f(x, weight, cos, sin):
-        layer.weight.data = weight
-        q = layer(x)[None, None]
-        cos, sin = (
-            (table.repeat_interleave(2, -1) if is_repeated else torch.cat((table, table), -1))[None]
-            for table in (cos, sin)
-        )
-        return rotate(q, q, cos, sin)[0][0, 0]
-
-    answer = identify(f, D, dtype, rotated=count)
-    assert answer.fit in ("exact", "close") and answer.mistake is None, str(answer)
-    assert answer.options["eps"] == pytest.approx(1e-6)
-    name = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: ""}[dtype]
-    wanted = words.format(name) if name else words.partition(" rotated")[0]
-    assert wanted in answer.sentence, str(answer)
-    is_qwen3 = any(system.startswith("transformers Qwen3,") for system in answer.systems)
-    assert is_qwen3 == (model in ("qwen3", "gemma3"))
+def test_programs_of_the_page(capsys):
+    """NumPy, and transformers' Qwen 3; test/data has other models."""
+    by_numpy, by_transformers = programs.code("doc/identify.md")
+    exec(by_numpy, {})
+    assert "eps 1e-06 inside the root" in capsys.readouterr().out
+    exec(by_transformers, {})
+    printed = capsys.readouterr().out
+    for words in (
+        "y is the RMSNorm of x: eps 1e-06 inside the root, rounded to bf16 before the weight, "
+        "pairs of halves rotated, the norm, the tables, every product and sum rounded to bf16. ",
+        "Every element is equal.",
+        "transformers Qwen3,",
+    ):
+        assert words in printed
 
 
 # ------------------------------------------------------------------------------------------ files
@@ -252,26 +215,3 @@ def test_tables_shared_by_heads_and_positions(tmp_path):
     save_file({"x": x, "y": y, "cos": cos[..., 1:], "sin": sin}, path)
     with pytest.raises(ValueError, match="sin: 50 elements in its last dimension, but cos has 49"):
         rmsnorm.identify_files(**given)
-
-
-OF_PROBE = "identify --input p.safetensors:x --weight p.safetensors:weight --output y.safetensors"
-TABLES = "--cos p.safetensors:cos --sin p.safetensors:sin"
-
-
-def test_command_names_a_rotation(command):
-    assert command("probe --output p.safetensors --d 64 --rotated 16 --dtype bf16")[0] == 0
-    tensors = load_file("p.safetensors")
-    assert {name: array.shape for name, array in tensors.items()} == {
-        **{"x": (88, 64), "weight": (64,), "cos": (88, 8), "sin": (88, 8)}
-    }
-    y = rmsnorm.rms_norm(**tensors, eps=1e-6, rotary_pairs="neighbours", rounding="before_weight")
-    save_file({"y": y}, "y.safetensors")
-    status, out, err = command(f"{OF_PROBE} {TABLES}")
-    assert (status, err) == (0, "")
-    for text in (
-        "pairs of neighbours of the first 16 elements rotated, the norm, the tables, every product",
-        "options.rotary_pairs = rmsnorm::RotaryPairs::neighbours;",
-        "options.rotary_pairs = RMSNORM_ROTARY_NEIGHBOURS;",
-        'rms_norm(x, weight, cos=cos, sin=sin, eps=1e-06, rounding="before_weight", rotary_pairs=',
-    ):
-        assert text in out
