@@ -485,6 +485,7 @@ _SILU = ("activation", True, "silu")
 _ACTIVATED = ("activation", False, "none")
 _GATE_AFTER = ("gate_placement", True, "after")
 _OFFSET = ("weight_offset", True, 1)
+_SOME_OFFSET = ("weight_offset", False, 0)
 _ROUNDED = ("residual_rounding", True, "rounded")
 _NO_FACTOR = ("factor", True, 1)
 _ONE_SUM = ("residual_factor", True, 1)
@@ -771,7 +772,7 @@ _TABLE: dict[tuple[Any, ...], dict[str, Any]] = {
     (VARIANT, "change", "changing weight"): {
         "the weight is rounded to {} first": lambda t: t.put("weight", t.n),
     },
-    (VARIANT, "change", "offsets"): {"{}": _add_in_type},
+    (VARIANT, "change", "offsets", _SOME_OFFSET): {"{}": _add_in_type},
     (VARIANT, "rounds", "of weight", _AFTER): {"the norm is rounded to {} before the weight": True},
     (MISTAKE, "cast", "of y"): {
         "the result is cut off to {} instead of rounded": lambda t, y: cut_off(t.n, y),
