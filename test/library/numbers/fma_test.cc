@@ -58,20 +58,6 @@ class FmaTest : public testing::Test {
 using Reals = testing::Types<float, double>;
 TYPED_TEST_SUITE(FmaTest, Reals, );
 
-TYPED_TEST(FmaTest, Integers) {
-  for (int i = 0; i < 300000; ++i) {
-    const int64_t a = this->Random();
-    const int64_t b = this->Random();
-    const int64_t c = this->Random();
-    // c lies above the product or below it.
-    const int up = static_cast<int>(this->random_() % 20);
-    ExpectSame(RoundTo<TypeParam>(Integer{a} * b + Integer{c} * (Integer{1} << 3 * up)),
-               this->ToReal(a), this->ToReal(b), std::ldexp(this->ToReal(c), 3 * up));
-    ExpectSame(std::ldexp(RoundTo<TypeParam>(Integer{a} * b * (Integer{1} << up) + c), -up),
-               this->ToReal(a), this->ToReal(b), std::ldexp(this->ToReal(c), -up));
-  }
-}
-
 // A product half way between two numbers, and a term that is far too small to be seen.
 TYPED_TEST(FmaTest, Ties) {
   const int64_t one = int64_t{1} << (TestFixture::kBits / 2);
