@@ -146,10 +146,6 @@ std::string TimeText(double nanoseconds) {
 // The width of a column of times.
 int WidthOf(const std::string& name) { return std::max(static_cast<int>(name.size()), 7) + 3; }
 
-std::string TextOf(const bench::Untimed& one) {
-  return one.name + (one.is_wrong ? " is wrong: " : ": ") + one.reason;
-}
-
 // Has a line for each cell. Below the table stand the missing times, what the marks mean, and how
 // much faster than plain loops the library is.
 class Table : public benchmark::BenchmarkReporter {
@@ -235,7 +231,9 @@ class Table : public benchmark::BenchmarkReporter {
               << std::endl;
     for (const bench::Untimed& one : untimed) {
       found_fault_ |= one.is_wrong;
-      const std::string note = (one.is_wrong ? cell.name + ": " : "") + TextOf(one);
+      const std::string note = one.is_wrong
+                                   ? cell.name + ": " + one.name + " is wrong: " + one.reason
+                                   : one.name + ": " + one.reason;
       if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);
     }
   }
@@ -279,8 +277,8 @@ class Table : public benchmark::BenchmarkReporter {
 // A cell has these counters for each contender NAME: NAME_lower_ns, NAME_ns and NAME_upper_ns are
 // the quartiles of its times over the rounds; NAME_ratio_lower, NAME_ratio and NAME_ratio_upper
 // those of the library's time divided by the contender's in the same round. Of several contenders
-// with one name, the fastest counts. A contender without a time has no counters: the label gives
-// the reason, as "NAME: reason" or "NAME is wrong: reason", joined by "; ".
+// with one name, the fastest counts. A contender without a time has no counters: the table has the
+// reason.
 void Count(benchmark::State& state, const std::string& name, const std::string& unit,
            const Spread& spread) {
   state.counters[name + "_lower" + unit] = spread.lower_quartile;
@@ -292,13 +290,9 @@ void Count(benchmark::State& state, const std::string& name, const std::string& 
 void RunCell(benchmark::State& state, const Cell& cell, const bench::Contenders& contenders,
              Table& table) {
   bench::Contest contest(cell, contenders);
-  std::string label;
   for (const bench::Untimed& one : contest.untimed()) {
     if (one.name == contenders.front().name) throw bench::Refusal(one.reason);
-    label += (label.empty() ? "" : "; ") + TextOf(one);
   }
-  state.SetLabel(label);
-
   const std::vector<bench::Turn> turns = contest.Turns();
   // This comes after the peers have run: threads inherit the binding of the thread that starts
   // them.
