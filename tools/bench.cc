@@ -177,13 +177,15 @@ class Table : public benchmark::BenchmarkReporter {
       std::cout << "* Measure again on a quiet machine: the quartiles of a time are more than 1.5 "
                    "apart.\n";
     }
-    for (const Means& means : means_) {
-      std::cout << means.name << ": ";
+    for (const auto& [rows, by_threads] : times_faster_) {
+      std::cout << rows << ": ";
       const char* text = " times faster than plain loops on ";
-      for (const auto& [threads, mean] : means.by_threads) {
-        if (threads != means.by_threads.begin()->first) std::cout << ", ";
-        std::cout << ThreeDigits(std::exp(mean.logarithms / mean.rows)) << text << threads
-                  << (threads == 1 ? " thread" : " threads");
+      for (const auto& [threads, times] : by_threads) {
+        if (threads != by_threads.begin()->first) std::cout << ", ";
+        double logarithms = 0;
+        for (const double factor : times) logarithms += std::log(factor);
+        std::cout << ThreeDigits(std::exp(logarithms / static_cast<double>(times.size()))) << text
+                  << threads << (threads == 1 ? " thread" : " threads");
         text = " times on ";
       }
       std::cout << " (geometric mean of the rows)\n";
@@ -223,8 +225,10 @@ class Table : public benchmark::BenchmarkReporter {
     for (const std::string& other : others_) print_time(other, WidthOf(other));
     std::string factor = "-";
     if (const auto plain = times.find(bench::kPlain); plain != times.end()) {
-      factor = ThreeDigits(plain->second.median / library);
-      AddToMean(cell, plain->second.median / library);
+      const double times_faster = plain->second.median / library;
+      factor = ThreeDigits(times_faster);
+      const std::string rows = cell.type + (has_targets_ ? " on " + cell.target : "");
+      times_faster_[rows][cell.threads].push_back(times_faster);
     }
     has_marks_ |= is_disturbed;
     std::cout << std::setw(14) << factor << (is_disturbed ? "* " : "  ") << cell.target
@@ -239,30 +243,10 @@ class Table : public benchmark::BenchmarkReporter {
   }
 
  private:
-  // How much faster than plain loops the rows of a type are, or of a type on a target.
-  struct Means {
-    struct Mean {
-      double logarithms = 0;
-      double rows = 0;
-    };
-    std::string name;
-    std::map<int, Mean> by_threads;
-  };
-
   static void PrintName(const Cell& cell) {
     std::cout << std::left << std::setw(12) << cell.operation << std::setw(6) << cell.type
               << std::right << std::setw(4) << cell.shape.rows << " x " << std::left << std::setw(6)
               << cell.shape.d << std::right << std::setw(7) << cell.threads;
-  }
-
-  void AddToMean(const Cell& cell, double times_faster) {
-    const std::string name = cell.type + (has_targets_ ? " on " + cell.target : "");
-    auto found = std::find_if(means_.begin(), means_.end(),
-                              [&name](const Means& means) { return means.name == name; });
-    if (found == means_.end()) found = means_.insert(found, {name, {}});
-    Means::Mean& mean = found->by_threads[cell.threads];
-    mean.logarithms += std::log(times_faster);
-    ++mean.rows;
   }
 
   std::vector<std::string> others_;  // contenders with separate columns
@@ -270,7 +254,8 @@ class Table : public benchmark::BenchmarkReporter {
   bool reads_;
   bool has_marks_ = false;
   bool has_targets_ = false;  // whether there are several
-  std::vector<Means> means_;
+  // Than plain loops, by the type of the rows, or by the type and the target, and by threads.
+  std::map<std::string, std::map<int, std::vector<double>>> times_faster_;
   bool found_fault_ = false;
 };
 
