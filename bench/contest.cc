@@ -240,7 +240,7 @@ std::string FaultIn(const Case& c, const cases::Problem& problem, const cases::P
   return fault;
 }
 
-// The same of all calls, whose number it names where there are several.
+// The same for every call of a cell. The text names the call where there are several.
 std::string FindFault(const Tensors& tensors, bool has_exact_bits) {
   const auto& [calls, problems] = tensors.values();
   for (size_t call = 0; call < calls.size(); ++call) {

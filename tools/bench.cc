@@ -146,7 +146,7 @@ std::string TimeText(double nanoseconds) {
 // The width of a column of times.
 int WidthOf(const std::string& name) { return std::max(static_cast<int>(name.size()), 7) + 3; }
 
-// Has a line for each cell. Below the table stand the missing times, what the marks mean, and how
+// Prints a line for each cell and, below the table, the missing times, what the marks mean, and how
 // much faster than plain loops the library is.
 class Table : public benchmark::BenchmarkReporter {
  public:
@@ -169,7 +169,7 @@ class Table : public benchmark::BenchmarkReporter {
     return true;
   }
 
-  void ReportRuns(const std::vector<Run>& /*runs*/) override {}  // RunCell() prints each at once
+  void ReportRuns(const std::vector<Run>& /*runs*/) override {}  // RunCell() prints each cell
 
   void Finalize() override {
     for (const std::string& note : notes_) std::cout << note << "\n";
