@@ -71,21 +71,16 @@ class FieldList {
   void AddOption(Option option) {
     const auto write = [option](const Case& c) { return OptionValue(c.options, option); };
     const auto read = [option](Case& c, const std::string& text) {
-      if (internal::IsInteger(option)) {
-        int32_t integer;
-        if (!ReadNumber(text, integer)) return false;
-        internal::SetValueIn(c.options, option, integer);
+      const auto set = [&](auto value) {
+        internal::SetValueIn(c.options, option, value);
         return true;
-      }
-      if (!internal::IsNumber(option)) {
-        const int32_t word = internal::WordOf(option, text.c_str());
-        if (word >= 0) internal::SetValueIn(c.options, option, word);
-        return word >= 0;
-      }
-      float value;
-      if (!ReadNumber(text, value)) return false;
-      internal::SetValueIn(c.options, option, value);
-      return true;
+      };
+      float number;
+      int32_t integer;
+      if (internal::IsNumber(option)) return ReadNumber(text, number) && set(number);
+      if (internal::IsInteger(option)) return ReadNumber(text, integer) && set(integer);
+      integer = internal::WordOf(option, text.c_str());
+      return integer >= 0 && set(integer);
     };
     fields_.push_back({internal::kOptionRules[option].name, write, read, {}});
   }
