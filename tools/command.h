@@ -84,7 +84,7 @@ class Checker {
   // Writes a line with the counts, and returns the exit status.
   int Finish();
 
-  // What is said of a target: the command that checks it, its fault, or both for a fault.
+  // For a target: the command that checks it, or its fault; and the text that reports a fault.
   using OnTarget = std::function<std::string(const std::string& target)>;
   using Describe = std::function<std::string(const std::string& target, const std::string& fault)>;
 

@@ -198,10 +198,10 @@ TEST(Check, FloatingPointState) {
   });
 }
 
-// One bit of any result of the reference that is beyond the range or the bound of the formulas.
+// The formulas notice a wrong bit in each result of the reference that is beyond range or bound.
 TEST(Check, ResultsOfTheReference) {
   const std::pair<std::string, std::string> checks[] = {
-      // The operands, each with the bit.
+      // A case; and its wrong operands, each with the bit.
       {"forward,weight+bias=bf16,residual+residual_out+post_norm_weight+rstd=f32,sums_out=f64,"
        "rows=3,d=70",
        "residual_out:6 sums_out:35 rstd:6"},
