@@ -388,6 +388,14 @@ class SlottedNorm(Meta):
     __slots__ = ("slot",)
 
 
+class DoublingNorm(Meta):
+    """Its weight is not the parameter of this name."""
+
+    def __getattr__(self, name):
+        value = super().__getattr__(name)
+        return 2 * value if name == "weight" else value
+
+
 class FrozenNorm(Meta):
     def __setattr__(self, name, value):
         if name == "__class__":
@@ -416,7 +424,10 @@ OTHERS = {
     "Heir": type("Heir", (NORMS["Power"],), {}),
     "Private": Private,
     "heir of Private": type("Heir", (Private,), {}),
-    **{norm.__name__: norm for norm in (ListedNorm, AbstractNorm, SlottedNorm, FrozenNorm)},
+    **{
+        norm.__name__: norm
+        for norm in (ListedNorm, AbstractNorm, SlottedNorm, DoublingNorm, FrozenNorm)
+    },
 }
 
 
