@@ -185,12 +185,14 @@ unsafe extern "C" fn parallel_for(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Options;
 
     #[test]
     fn defaults_are_the_library_s() {
-        // SAFETY: the function takes nothing.
-        let defaults = unsafe { sys::rmsnorm_default_context() };
-        assert_eq!(format!("{:?}", Context::default().raw()), format!("{:?}", defaults));
+        // SAFETY: the functions take nothing.
+        let defaults = unsafe { (sys::rmsnorm_default_options(), sys::rmsnorm_default_context()) };
+        let raw = (Options::default().raw(), Context::default().raw());
+        assert_eq!(format!("{:?}", raw), format!("{:?}", defaults));
     }
 
     #[test]

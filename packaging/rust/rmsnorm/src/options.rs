@@ -139,15 +139,3 @@ options! {
         None = RMSNORM_ROTARY_ROUND_NONE,
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn defaults_are_the_library_s() {
-        // SAFETY: the function takes nothing.
-        let defaults = unsafe { sys::rmsnorm_default_options() };
-        assert_eq!(format!("{:?}", Options::default().raw()), format!("{:?}", defaults));
-    }
-}
