@@ -177,6 +177,25 @@ class Vectors(unittest.TestCase):
         even = np.array([1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-23], np.float32)
         self.assertEqual(check_vectors.to_bfloat16(even).tolist(), [0x3F80, 0x3F82, 0x3F81])
 
+    def test_rotate(self):
+        """With a norm in NumPy it gives the results of models, whose sums of squares are exact."""
+
+        def norm(case):
+            options, inputs, dtype = case.options, case.inputs, case.inputs["x"].dtype
+            x = check_vectors.to_float32(inputs["x"])
+            sums = inputs.get("sums", np.square(x, dtype=np.float64).sum(axis=-1))[..., None]
+            r = 1 / np.sqrt(np.float32(sums / options["divisor"] + options["eps"]))
+            is_rounded = options["rounding"] == "inverse"
+            n = x * (check_vectors.rounded(r, dtype) if is_rounded else r)
+            n = n if options["rounding"] == "after_weight" else check_vectors.rounded(n, dtype)
+            weight = check_vectors.to_float32(inputs.get("weight", np.ones(1, "<f4")))
+            m = n * (np.float32(options["weight_offset"]) + weight)
+            tables = inputs["cos"], inputs["sin"]
+            return {"y": check_vectors.rotate(m, *tables, case.wanted["y"].dtype, options)}
+
+        report = check_vectors.check(norm, os.path.join(ROOT, "test", "data", "rotary.safetensors"))
+        self.assertTrue(report.is_exact and not report.groups["all"]["missing"], report)
+
     def test_program_of_the_page(self):
         program, shown = re.search(r"(?ms)^```python\n(.*?)^```.*?^```\n(.*?)^```", PAGE).groups()
         command = (sys.executable, "-B", "-c", program)
