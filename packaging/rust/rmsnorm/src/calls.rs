@@ -78,27 +78,29 @@ pub fn add_norm(
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a, Operands = ForwardOperands<'a>> {
     operands: Operands,
-    norm: Norm<'a>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Norm<'a> {
-    Options(Options),
-    Layer(&'a RmsNorm),
+    options: Option<Options>,
+    layer: Option<&'a RmsNorm>,
 }
 
 impl<'a, Operands> Call<'a, Operands> {
     /// A call of [`forward`] or [`backward`].
     pub fn new(operands: Operands, options: &Options) -> Self {
-        Self { operands, norm: Norm::Options(*options) }
+        Self { operands, options: Some(*options), layer: None }
     }
     /// A call of [`RmsNorm::forward`] or [`RmsNorm::backward`].
     pub fn by(layer: &'a RmsNorm, operands: Operands) -> Self {
-        Self { operands, norm: Norm::Layer(layer) }
+        Self { operands, options: None, layer: Some(layer) }
+    }
+    /// The call in structs of the C interface.
+    fn raw(&self, raw: impl FnOnce(&Operands) -> sys::rmsnorm_operands) -> RawCall {
+        RawCall {
+            operands: raw(&self.operands),
+            options: self.options.map(|options| options.raw()),
+            module: self.layer.map_or(null(), RmsNorm::raw),
+        }
     }
 }
 
-/// A call's structs for the C interface.
 struct RawCall {
     operands: sys::rmsnorm_operands,
     options: Option<sys::rmsnorm_options>,
@@ -106,14 +108,6 @@ struct RawCall {
 }
 
 impl RawCall {
-    fn new(operands: sys::rmsnorm_operands, norm: &Norm<'_>) -> Self {
-        match norm {
-            Norm::Options(options) => {
-                Self { operands, options: Some(options.raw()), module: null() }
-            }
-            Norm::Layer(layer) => Self { operands, options: None, module: layer.raw() },
-        }
-    }
     fn call(&self) -> sys::rmsnorm_call {
         sys::rmsnorm_call {
             module: self.module,
@@ -124,8 +118,7 @@ impl RawCall {
 }
 
 fn with_calls<R>(calls: &[Call<'_>], use_calls: impl FnOnce(&[sys::rmsnorm_call]) -> R) -> R {
-    let parts: Vec<RawCall> =
-        calls.iter().map(|call| RawCall::new(call.operands.raw(), &call.norm)).collect();
+    let parts: Vec<_> = calls.iter().map(|call| call.raw(ForwardOperands::raw)).collect();
     use_calls(&parts.iter().map(RawCall::call).collect::<Vec<_>>())
 }
 
@@ -208,7 +201,7 @@ impl<'a> Prepared<'a> {
         call: &Call<'a, BackwardOperands<'a>>,
         context: Option<&Context>,
     ) -> Result<Self> {
-        let parts = RawCall::new(call.operands.raw(), &call.norm);
+        let parts = call.raw(BackwardOperands::raw);
         Self::prepare(context, |prepared, context| {
             // SAFETY: views are of memory that is there, and of their thread.
             unsafe { sys::rmsnorm_prepare_backward(prepared, &parts.call(), context) }
