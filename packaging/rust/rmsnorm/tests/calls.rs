@@ -327,6 +327,9 @@ fn an_executor_runs_the_parts() {
     assert_eq!(Arc::strong_count(&parts), 2, "the layer does not keep its executor");
     layer.forward(&in_place, None).unwrap();
     assert_eq!(parts.load(Ordering::Relaxed), 8);
+    rows.fill(2.0);
+    let y = ViewMut::from(&mut rows).rows(d).unwrap();
+    let in_place = operands!(ForwardOperands, x: y, y: y);
     // SAFETY: the function does nothing.
     let idle = Some(unsafe { Executor::new(|_| ()) });
     layer.forward(&in_place, Some(&Context { executor: idle, ..Context::default() })).unwrap();
