@@ -334,6 +334,11 @@ fn an_executor_runs_the_parts() {
     let idle = Some(unsafe { Executor::new(|_| ()) });
     layer.forward(&in_place, Some(&Context { executor: idle, ..Context::default() })).unwrap();
     assert!(rows.iter().all(|&value| value == 1.0));
+    let (executor, parts) = counting_executor();
+    let context = Context { executor: Some(executor), ..Context::default() };
+    let prepared = Prepared::new(&[], Some(&context)).unwrap();
+    drop(context);
+    assert_eq!(Arc::strong_count(&parts), 2, "{:?} does not keep its executor", prepared);
 }
 
 #[test]
