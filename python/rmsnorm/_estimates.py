@@ -247,7 +247,7 @@ def _explain(scale: F64Array, error: F64Array, inverse: F64Array, placement: str
             return np.abs(apart)
 
         if has_floor:
-            low = inverse <= _median(inverse)
+            low = inverse <= np.sort(inverse)[len(inverse) // 4]
             a, a_error = _fit(target[low], of_a[low])[0]
         else:
             (a, a_error), (b, b_error) = _fit(target, of_a, of_b)

@@ -596,6 +596,12 @@ def sigmoid(z):
             {},
         ),
         ("eps 2.3e-05 inside", partial(norm, eps=2.3e-5), {}),
+        # Most rows are smaller.
+        (
+            "eps 0.3 as the least RMS",
+            partial(norm, eps=0, inverse=lambda u: 1 / np.maximum(np.sqrt(u), F32(0.3))),
+            {},
+        ),
         (
             "result is limited to 0.7",
             lambda x, w: norm(x, w, cast=lambda y: np.clip(y, -0.7, 0.7).astype(x.dtype)),
