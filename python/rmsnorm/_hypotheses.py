@@ -984,8 +984,10 @@ def _multiples(dtype: int, numbers: Numbers) -> list[Stated]:
                 words = "{1} is added to " + result
             elif plus:
                 words += ", and {1} is added to the product"
-            found.append(Stated(words, times, plus, first))
-    return [each for each in found if (each.value, each.plus) != (1, 0)]
+            # A factor that the rounding undoes has no effect.
+            if plus or abs(times - 1) > {F32: 0, F16: 2**-12, BF16: 2**-9}[first]:
+                found.append(Stated(words, times, plus, first))
+    return found
 
 
 def _limits(y: Array) -> list[Stated]:
