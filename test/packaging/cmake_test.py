@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CMake builds and installs what Meson does. The command line names the class to run."""
 
+import glob
 import os
 import re
 import shutil
@@ -59,17 +60,26 @@ class Package(unittest.TestCase):
     def setUpClass(cls):
         cls.directory = temporary_directory(cls.addClassCleanup)
         cls.meson = install(cls.path("meson"))
+        (targets,) = glob.glob(cls.file(cls.meson, "rmsnormTargets-*.cmake"))
+        cls.build_type = re.search(r"_types (\w+)", read(targets))[1].replace("NOCONFIG", "")
 
     @classmethod
     def path(cls, *names):
         return os.path.join(cls.directory, *names)
 
-    def install(self, name, *options):
+    @staticmethod
+    def file(prefix, name):
+        folder = "pkgconfig" if name.endswith(".pc") else os.path.join("cmake", "rmsnorm")
+        return os.path.join(prefix, LIBDIR, folder, name)
+
+    def install(self, name, *options, build_type=None):
         """Returns the prefix with the library, moved after the installation."""
+        build_type = self.build_type if build_type is None else build_type
         folder, _ = configure(
-            *(*COMMON, "-G", "Ninja", *options),
+            *(*COMMON, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=" + build_type, *options),
+            *("-DCMAKE_CXX_FLAGS_" + kind + "=" for kind in ("DEBUG", "RELEASE")),
             *("-DCMAKE_INSTALL_PREFIX=/usr/local", "-DCMAKE_INSTALL_LIBDIR=" + LIBDIR),
-            *("-DCMAKE_CXX_FLAGS_RELEASE=", "-DCMAKE_CXX_FLAGS=" + QUICK),
+            "-DCMAKE_CXX_FLAGS=" + QUICK,
             # The release in its place, if that is here.
             f"-DCMAKE_DISABLE_FIND_PACKAGE_hwy={'ON' if HIGHWAY else 'OFF'}",
             build=self.path("build"),
@@ -111,19 +121,37 @@ class Package(unittest.TestCase):
                     if is_ours:
                         self.assertEqual(self.interface(prefix), self.interface(self.meson))
                 else:
-                    self.assertNotIn("hwy", read(prefix, LIBDIR, "pkgconfig", "rmsnorm.pc"))
+                    self.assertNotIn("hwy", read(self.file(prefix, "rmsnorm.pc")))
                     compare_bits(os.path.join(prefix, LIBDIR, "librmsnorm.a"))
 
-    def test_postfix(self):
-        """A project takes the library by the name that its postfix makes, whatever its own type is."""
-        static = ("-DBUILD_SHARED_LIBS=OFF", "-DRMSNORM_TESTS=OFF", "-DCMAKE_RELEASE_POSTFIX=p")
-        prefix = self.install("postfix", *static)
+    def test_types_side_by_side(self):
+        """Release and debug libraries, in two layouts: told apart by a postfix, as CMake does it, or
+        by a folder `debug`, as vcpkg does it, which moves one file and edits its paths. A project
+        takes the library of its own type."""
+        static = ("-DBUILD_SHARED_LIBS=OFF", "-DRMSNORM_TESTS=OFF")
+        release = self.install("release", *static, build_type="Release")
+        debug = self.install("debug", *static, "-DCMAKE_DEBUG_POSTFIX=d", build_type="Debug")
+        postfix, vcpkg = (
+            shutil.copytree(release, self.path(name)) for name in ("postfix", "vcpkg")
+        )
+        shutil.copytree(debug, postfix, dirs_exist_ok=True)
+        shutil.copytree(debug, os.path.join(vcpkg, "debug"))
+        moved = shutil.copy(self.file(debug, "rmsnormTargets-debug.cmake"), self.file(vcpkg, ""))
+        replace_in(moved, "PREFIX}/lib", "PREFIX}/debug/lib")
         source = copy_consumer("cmake", self.path("app"), in_c=True)
-        options = ("-DCMAKE_PREFIX_PATH=" + prefix, "-DCMAKE_BUILD_TYPE=Debug")
-        folder, _ = configure(source, "-G", "Unix Makefiles", *options)
-        check_program(compile_in(folder), "static")
-        link = read(folder, "CMakeFiles/app.dir/link.txt")
-        self.assertIn(f" {prefix}/{LIBDIR}/librmsnormp.a ", link)
+        for prefix in (postfix, vcpkg):
+            for build_type, file in {
+                "Debug": ("debug/" if prefix == vcpkg else "") + LIBDIR + "/librmsnormd.a",
+                "Release": LIBDIR + "/librmsnorm.a",
+                "RelWithDebInfo": LIBDIR + "/librmsnorm.a",
+            }.items():
+                with self.subTest(prefix, build_type=build_type):
+                    where = ("-DCMAKE_PREFIX_PATH=" + prefix, "-DCMAKE_BUILD_TYPE=" + build_type)
+                    build = f"{prefix}-{build_type}"
+                    folder, _ = configure(source, "-G", "Unix Makefiles", *where, build=build)
+                    check_program(compile_in(folder), "static")
+                    link = read(folder, "CMakeFiles/app.dir/link.txt")
+                    self.assertIn(f" {prefix}/{file} ", link)
 
 
 if __name__ == "__main__":

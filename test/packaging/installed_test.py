@@ -23,7 +23,7 @@ FILES = {
     ],
     LIBDIR: [
         *("cmake/rmsnorm/rmsnormConfig.cmake", "cmake/rmsnorm/rmsnormConfigVersion.cmake"),
-        "pkgconfig/rmsnorm.pc",
+        *("cmake/rmsnorm/rmsnormTargets-TYPE.cmake", "pkgconfig/rmsnorm.pc"),
         *(["librmsnorm.a"] if LIBRARIES != "shared" else []),
         *(["librmsnorm.so", SONAME, "librmsnorm.so." + VERSION] if SHARED else []),
     ],
@@ -48,6 +48,7 @@ class Installed(unittest.TestCase):
         for name in found:
             print(f"{os.lstat(self.path(name)).st_size:>9}  {name}")
         expected = [os.path.join(folder, name) for folder in FILES for name in FILES[folder]]
+        found = [re.sub(r"(?<=Targets-)\w+", "TYPE", name) for name in found]
         self.assertEqual(sorted(found), sorted(expected))
         outside = os.path.join(self.directory, "destdir")
         self.assertEqual(files_below(outside), [], "outside of the prefix")
