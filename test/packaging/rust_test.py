@@ -26,6 +26,7 @@ class Crates(unittest.TestCase):
         cls.variables = {
             **installed.variables_for(cls.prefix),
             "CARGO_NET_OFFLINE": "true",
+            "RMSNORM_RECORDED": os.path.join(ROOT, "test", "data", "contract.safetensors"),
             "CARGO_TARGET_DIR": os.path.join(directory, "target"),
             "RUSTDOCFLAGS": "-D warnings",
             "RUSTFLAGS": "-D warnings",
