@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""identify() of norms in PyTorch and transformers."""
+"""identify() of norms in PyTorch, transformers, ONNX and ONNX Runtime."""
 
 import functools
 import re
 
+import onnx
+import onnx.parser
+import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
 from identify_page import Norm, make_tests, page_test, said, table
+from onnx.reference import ReferenceEvaluator
 from test_torch_use import known_classes, make_all, reading_of
 
 import rmsnorm.torch
@@ -184,3 +188,68 @@ def table_of_transformers():
 
 
 test_page_has_transformers = page_test("transformers", table_of_transformers)
+
+# ------------------------------------------------------------------------------------------- ONNX
+
+ONNX_TYPES = {"float32": "float", "float16": "float16"}
+
+
+def model_of(operator, dtype, residual=""):
+    """A model of one operator, with inputs of a type, and y."""
+    names = ["x", *([residual] if residual else []), "weight"]
+    of_type = ONNX_TYPES[dtype]
+    inputs = ", ".join(f"{of_type}[{'d' if n == 'weight' else 'r, d'}] {n}" for n in names)
+    return onnx.parser.parse_model(
+        f'''<ir_version: 10, opset_import: ["": 23, "com.microsoft": 1]>
+        norm ({inputs}) => ({of_type}[r, d] y) {{ y = {operator} ({", ".join(names)}) }}'''
+    )
+
+
+def by_runtime(*arguments):
+    model = model_of(*arguments)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    names = [each.name for each in model.graph.input]
+    return lambda *arrays: session.run(None, dict(zip(names, arrays, strict=True)))[0]
+
+
+def by_reference(dtype):
+    """ONNX's class for the operator, in NumPy."""
+    evaluator = ReferenceEvaluator(model_of("RMSNormalization", dtype))
+    return lambda x, weight: evaluator.run(None, {"x": x, "weight": weight})[0]
+
+
+def by_definition(dtype):
+    """The function that defines RMSNormalization in the operator's schema."""
+    schema = onnx.defs.get_schema("RMSNormalization", 23)
+    model = model_of("RMSNormalization", dtype)
+    node, of_type = model.graph.node[0], model.graph.input[0].type.SerializeToString()
+    function = schema.get_context_dependent_function(node.SerializeToString(), [of_type, of_type])
+    evaluator = ReferenceEvaluator(onnx.FunctionProto.FromString(function))
+    attributes = {"epsilon": 1e-5, "axis": -1, "stash_type": 1}
+    return lambda x, weight: evaluator.run(None, {"X": x, "scale": weight}, attributes)[0]
+
+
+IN_ROOT = "eps 1e-05 inside the root"
+ROWS = {
+    "RMSNormalization-23, ONNX's reference": Norm(by_reference("float32"), IN_ROOT, "float32"),
+    # It rounds the squares and their mean to f16, and nothing then, unlike the definition.
+    "RMSNormalization-23, ONNX's reference, in f16": Norm(by_reference("float16"), "", "float16"),
+    "RMSNormalization-23, its definition, in f16": Norm(
+        by_definition("float16"), f"{IN_ROOT}, rounded to f16 before the weight", "float16"
+    ),
+}
+for operator in ("RMSNormalization", "SimplifiedLayerNormalization"):
+    name = operator.replace("RMSNormalization", "RMSNormalization-23") + ", ONNX Runtime"
+    ROWS[name] = Norm(by_runtime(operator, "float32"), IN_ROOT, "float32")
+    ROWS[f"{name}, in f16"] = Norm(
+        by_runtime(operator, "float16"), f"{IN_ROOT}, {ONCE}", "float16"
+    )
+ROWS["SkipSimplifiedLayerNormalization, ONNX Runtime"] = Norm(
+    by_runtime("com.microsoft.SkipSimplifiedLayerNormalization", "float32", "residual"),
+    "eps 1e-12 inside the root",
+    "float32",
+    {"residual": True},
+)
+test_what_is_known_of_onnx, test_page_has_onnx, _ = make_tests("ONNX", ROWS)
