@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""identify_rotary(): wrong rotations in NumPy, a program of transformers, and files."""
+"""identify_rotary(): this library, wrong ones in NumPy, transformers, and files."""
 
+import importlib
 from functools import partial
 
 import ml_dtypes
 import numpy as np
 import programs
 import pytest
+import torch
 from identify_page import Norm, make_tests
 from safetensors.numpy import save_file
 from test_identify import f32, norm
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 import rmsnorm
 
@@ -178,8 +181,49 @@ def test_what_changes_a_row_and_what_is_written_to():
     assert "The function writes to its argument sin." in str(answer)
 
 
+# ----------------------------------------------------------------------------------- transformers
+
+# What the rotation of a model gives, and whether its tables repeat each element for neighbours.
+MODELS = {
+    "qwen3": ("pairs of halves rotated, the norm, the tables, every product", False, D),
+    "gemma3": ("pairs of halves rotated, the norm, the tables, every product", False, D),
+    "glm4_moe": ("pairs of halves of the first 36 elements rotated, the norm, the", False, 36),
+    "glm": ("pairs of neighbours of the first 36 elements rotated, the norm, the", False, 36),
+    "cohere": ("pairs of neighbours rotated, the norm rounded to {} before", True, D),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("model", MODELS)
+def test_rotations_of_transformers(model, dtype):
+    words, is_repeated, count = MODELS[model]
+    rotate = importlib.import_module(
+        f"transformers.models.{model}.modeling_{model}"
+    ).apply_rotary_pos_emb
+    layer = Qwen3RMSNorm(D, 1e-6)
+
+    @torch.no_grad()
+    def f(x, weight, cos, sin):
+        layer.weight.data = weight
+        q = layer(x)[None, None]
+        cos, sin = (
+            (table.repeat_interleave(2, -1) if is_repeated else torch.cat((table, table), -1))[None]
+            for table in (cos, sin)
+        )
+        return rotate(q, q, cos, sin)[0][0, 0]
+
+    answer = identify(f, D, dtype, rotated=count)
+    assert answer.fit in ("exact", "close") and answer.mistake is None, str(answer)
+    assert answer.options["eps"] == pytest.approx(1e-6)
+    name = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: ""}[dtype]
+    wanted = words.format(name) if name else words.partition(" rotated")[0]
+    assert wanted in answer.sentence, str(answer)
+    is_qwen3 = any(system.startswith("transformers Qwen3,") for system in answer.systems)
+    assert is_qwen3 == (model in ("qwen3", "gemma3"))
+
+
 def test_programs_of_the_page(capsys):
-    """NumPy, and transformers' Qwen 3; test/data has other models."""
+    """NumPy, and transformers' Qwen 3."""
     by_numpy, by_transformers = programs.code("doc/identify.md")
     exec(by_numpy, {})
     assert "eps 1e-06 inside the root" in capsys.readouterr().out
