@@ -32,7 +32,7 @@ class SumsTest : public testing::TestWithParam<std::string> {
   Random random_{103};
 };
 
-// Rows of db, which start at +0 or add to the existing values.
+// db by the definition: rows are added in order to +0 or to the existing values.
 TEST_P(SumsTest, AddRows) {
   std::vector<size_t> lengths = {1000, 4095, 4096, 4097, 8191, 8192, 8193};
   for (size_t d = 1; d <= 300; ++d) lengths.push_back(d);
@@ -40,24 +40,30 @@ TEST_P(SumsTest, AddRows) {
     for (const size_t d : lengths) {
       Rows dy = Draw(random_, Values::kMixed, dtype, 1 + d % 7, d);
       for (size_t j = 0; j < d; j += 3) Set(dy, 0, j, -0.0);
-      internal::Norm norm = {};
-      norm.kernels = &table_;
-      norm.dtype[internal::kDy] = dtype;
-      norm.dtype[internal::kDb] = RMSNORM_F32;
-      internal::RowRun run(dy.count(), d);
-      run.Set(internal::kDy, dy.row(0), static_cast<ptrdiff_t>(dy.row_bytes()));
       for (const bool start : {false, true}) {
-        run.start_sums = start;
+        const size_t bytes = d * sizeof(float);
+        void* const memory = d % 2 == 0 ? guard_.After(bytes) : guard_.Before(bytes);
+        auto* const db = static_cast<float*>(std::memset(memory, 0xFF, bytes));
         Rows expected = Draw(random_, Values::kNormal, RMSNORM_F32, 1, d);
-        Rows actual = expected;
-        void* const db =
-            d % 2 == 0 ? guard_.After(actual.row_bytes()) : guard_.Before(actual.row_bytes());
-        std::memcpy(db, actual.row(0), actual.row_bytes());
-        run.Set(internal::kDb, expected.row(0), 0);
-        reference_.add_rows(norm, run);
+        if (!start) std::memcpy(db, expected.row(0), bytes);
+        for (size_t j = 0; j < d; ++j) {
+          float sum = start ? 0 : static_cast<float>(Get(expected, 0, j));
+          for (size_t row = 0; row < dy.count(); ++row) {
+            sum += static_cast<float>(Get(dy, row, j));
+          }
+          expected.set_bits(0, j, Reinterpret<uint32_t>(sum));
+        }
+        internal::Norm norm = {};
+        norm.kernels = &table_;
+        norm.dtype[internal::kDy] = dtype;
+        norm.dtype[internal::kDb] = RMSNORM_F32;
+        internal::RowRun run(dy.count(), d);
+        run.Set(internal::kDy, dy.row(0), static_cast<ptrdiff_t>(dy.row_bytes()));
         run.Set(internal::kDb, db, 0);
+        run.start_sums = start;
         table_.add_rows(norm, run);
-        std::memcpy(actual.row(0), db, actual.row_bytes());
+        Rows actual(RMSNORM_F32, 1, d);
+        std::memcpy(actual.row(0), db, bytes);
         ASSERT_TRUE(SameBits(expected, actual)) << dy.count() << " x " << d;
       }
     }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! No view leaves its slice.
 
-use rmsnorm::{norm, Options, Status, View, ViewMut, F16};
+use rmsnorm::{
+    forward, norm, Bf16, Context, Element, ForwardOperands, Options, Status, View, ViewMut, F16,
+};
+use std::cell::Cell;
 
 fn status<T: std::fmt::Debug>(result: rmsnorm::Result<T>) -> Status {
     result.unwrap_err().status()
@@ -97,6 +100,31 @@ fn huge_sizes_and_strides_do_not_wrap_around() {
     assert_eq!(error.to_string(), text);
 }
 
+/// The norm of the third of four elements.
+fn norm_of_third<T: Element>(elements: [T; 4]) -> f32 {
+    let mut y = [0.0f32];
+    let third = View::from(&elements).strided(2, &[1], &[1]).unwrap();
+    norm(third, None, ViewMut::from(&mut y), &Options { eps: 3.0, ..Options::default() }).unwrap();
+    y[0]
+}
+
+#[test]
+fn start_counts_elements_of_every_type() {
+    assert_eq!(norm_of_third([0.0f32, 0.0, 1.0, 0.0]), 0.5);
+    assert_eq!(norm_of_third([F16(0), F16(0), F16(0x3c00), F16(0)]), 0.5);
+    assert_eq!(norm_of_third([Bf16(0), Bf16(0), Bf16(0x3f80), Bf16(0)]), 0.5);
+    let sums = [0.0f64, 0.0, 4.0, 0.0];
+    let (x, mut y) = ([1.0f32], [0.0f32]);
+    let operands = ForwardOperands {
+        x: Some(View::from(&x)),
+        sums: Some(View::from(&sums).strided(2, &[1], &[1]).unwrap()),
+        y: Some(ViewMut::from(&mut y)),
+        ..ForwardOperands::default()
+    };
+    forward(&operands, &Options { eps: 0.0, ..Options::default() }, &Context::default()).unwrap();
+    assert_eq!(y, [0.5]);
+}
+
 #[test]
 fn strides_reverse_rows() {
     let x = [3.0f32, 3.0, 2.0, -2.0];
@@ -105,6 +133,20 @@ fn strides_reverse_rows() {
     let options = Options { eps: 0.0, ..Options::default() };
     norm(reversed, None, ViewMut::from(&mut y).rows(2).unwrap(), &options).unwrap();
     assert_eq!(y, [1.0, -1.0, 1.0, 1.0]);
+}
+
+#[test]
+fn cells_can_be_read_and_written_beside_their_views() {
+    let mut buffer = vec![2.0f32, 2.0];
+    let cells = Cell::from_mut(&mut buffer[..]).as_slice_of_cells();
+    let row = ViewMut::from(cells);
+    let options = Options { eps: 0.0, ..Options::default() };
+    norm(row.into(), None, row, &options).unwrap();
+    assert_eq!(cells[1].get(), 1.0);
+    cells[0].set(5.0);
+    cells[1].set(-5.0);
+    norm(row.into(), None, row, &options).unwrap();
+    assert_eq!(buffer, [1.0, -1.0]);
 }
 
 #[test]
