@@ -204,59 +204,65 @@ bool HasBounds(const Case& c) {
   });
 }
 
-// The most elements that are all compared. Exact values of more take longer than the rounds.
-constexpr size_t kMostExact = size_t{1} << 20;
+// A result's name, with the number of its call where there are several.
+std::string NameOf(const Tensors& tensors, size_t call, Operand o) {
+  const bool is_one = tensors.values().calls.size() == 1;
+  return (is_one ? "" : "calls[" + std::to_string(call) + "].") + internal::kOperandRules[o].name;
+}
 
-// Names the first wrong element of a call's results, or is empty. The library must have the
-// reference's bits, and others must keep their error bounds. Of many elements of others it compares
-// every nth row. n is odd, so the sample has rows at each place of a group.
-std::string FaultIn(const Case& c, const cases::Problem& problem, const cases::Problem& computed,
-                    bool has_exact_bits) {
+// For the library: names the first element that has not the reference's bits, or is empty.
+std::string FindDifference(const Tensors& tensors) {
   std::string fault;
-  internal::ForEachOperand(has_exact_bits ? c.Given() : 0, [&](Operand o) {
-    if (!c.IsOutput(o) || !fault.empty()) return;
-    const std::string difference = cases::FirstDifference(problem.after(o), computed.after(o));
-    if (!difference.empty()) fault = internal::kOperandRules[o].name + difference;
-  });
-  if (has_exact_bits) return fault;
-  const cases::Results results = cases::ResultsOf(computed);
-  const auto is_right = [&](const cases::ExpectedRow& row) {
-    if (row.bound == cases::kInfinity) throw Refusal("there is no bound for its error");
-    for (size_t j = 0; j < row.elements.size(); ++j) {
-      const double result = results(row.operand, row.row, j);
-      const double error = row.Error(j, result);
-      if (error <= row.bound) continue;
-      char text[120];
-      std::snprintf(text, sizeof text,
-                    "[%zu, %zu] is %.9g, not %.9g: off by %.2g units where %.2g are allowed",
-                    row.row, j, result, row.elements[j].exact, error, row.bound);
-      fault = internal::kOperandRules[row.operand].name + std::string(text);
-      return false;
-    }
-    return true;
-  };
-  ForEachExpectedRow(c, problem, cases::Arithmetic::kAny, results, is_right,
-                     c.RowCount() * c.d / kMostExact | 1);
+  for (size_t call = 0; call < tensors.values().calls.size(); ++call) {
+    const Case& c = tensors.values().calls[call];
+    internal::ForEachOperand(c.Given(), [&](Operand o) {
+      if (!c.IsOutput(o) || !fault.empty()) return;
+      const cases::Rows& wanted = tensors.values().problems[call].after(o);
+      cases::Rows got(wanted.dtype(), wanted.count(), wanted.d());
+      for (size_t row = 0; row < got.count(); ++row) {
+        std::memcpy(got.row(row), tensors.row(call, o, row), got.row_bytes());
+      }
+      const std::string difference = cases::FirstDifference(wanted, got);
+      if (!difference.empty()) fault = NameOf(tensors, call, o) + difference;
+    });
+  }
   return fault;
 }
 
-// The same for every call of a cell. The text names the call where there are several.
-std::string FindFault(const Tensors& tensors, bool has_exact_bits) {
-  const auto& [calls, problems] = tensors.values();
-  for (size_t call = 0; call < calls.size(); ++call) {
-    cases::AllRows results;
-    internal::ForEachOperand(calls[call].Given(), [&, &wanted = problems[call]](Operand o) {
-      cases::Rows& rows = results[o] = wanted.after(o);
-      for (size_t row = 0; row < rows.count(); ++row) {
-        std::memcpy(rows.row(row), tensors.row(call, o, row), rows.row_bytes());
+// The most elements that are all compared. Exact values of more take longer than the rounds.
+constexpr size_t kMostExact = size_t{1} << 20;
+
+// For others: names the first element beyond its error bound, or is empty. Of many elements it
+// compares every nth row. n is odd, so the sample has rows at each place of a group.
+std::string FindBeyondBounds(const Tensors& tensors) {
+  std::string fault;
+  for (size_t call = 0; call < tensors.values().calls.size(); ++call) {
+    const Case& c = tensors.values().calls[call];
+    const cases::Results results = [&](Operand o, size_t row, size_t j) {
+      const rmsnorm_dtype dtype = c.operand[o].dtype;
+      const uint8_t* const element = tensors.row(call, o, row) + j * internal::ElementSize(dtype);
+      return cases::Decode(dtype, cases::LoadBits(dtype, element));
+    };
+    const auto is_right = [&](const cases::ExpectedRow& row) {
+      if (row.bound == cases::kInfinity) throw Refusal("there is no bound for its error");
+      for (size_t j = 0; j < row.elements.size(); ++j) {
+        const double result = results(row.operand, row.row, j);
+        const double error = row.Error(j, result);
+        if (error <= row.bound) continue;
+        char text[120];
+        std::snprintf(text, sizeof text,
+                      "[%zu, %zu] is %.9g, not %.9g: off by %.2g units where %.2g are allowed",
+                      row.row, j, result, row.elements[j].exact, error, row.bound);
+        fault = NameOf(tensors, call, row.operand) + text;
+        return false;
       }
-    });
-    const cases::Problem computed(cases::AllRows(), std::move(results));
-    const std::string fault = FaultIn(calls[call], problems[call], computed, has_exact_bits);
-    if (fault.empty()) continue;
-    return (calls.size() == 1 ? "" : "calls[" + std::to_string(call) + "].") + fault;
+      return true;
+    };
+    ForEachExpectedRow(c, tensors.values().problems[call], cases::Arithmetic::kAny, results,
+                       is_right, c.RowCount() * c.d / kMostExact | 1);
+    if (!fault.empty()) break;
   }
-  return {};
+  return fault;
 }
 
 }  // namespace
@@ -285,7 +291,8 @@ void Contest::Prepare(Place& place) {
       }
       call = std::make_unique<TimedCall>(contender.prepare(tensors, cell_.target.c_str()));
       call->Run();
-      const std::string fault = FindFault(tensors, has_exact_bits);
+      const std::string fault =
+          has_exact_bits ? FindDifference(tensors) : FindBeyondBounds(tensors);
       if (!fault.empty()) untimed_.push_back({name, true, fault});
     } catch (const Refusal& refusal) {
       if (&contender == &contenders_.front()) throw;
@@ -329,8 +336,8 @@ std::vector<Turn> Contest::Turns() {
         if (cell_.reads) sum_ += reader.Read(parts_);
       }
     };
-    // The threads of a peer wait for work, awake, for a while after a call, and so do those of a
-    // library by another compiler.
+    // The threads of a peer, and of a library by another compiler, stay awake for a while after a
+    // call.
     turns.push_back({name, repeat, kind == Kind::kPeer || name == kOlder ? name : ""});
     if (i > 0) continue;
     turns.push_back({kMemcpy, [this](size_t times) {

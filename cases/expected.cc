@@ -616,7 +616,7 @@ class Forward : public Computation {
 // - e = g - M rounds once: u (|g| + M).
 // - r e contains r and rounds once: |dx| (R + u).
 // - A term of dw contains dy x, which rounds once, and r: |dy x r| (u + R). Then come N roundings
-//   of sums (definition 16). db has N - 1 of these alone, so that of one row it is dy exactly.
+//   of sums (definition 16). db has N - 1 of these alone: with one row it is dy exactly.
 //
 // Products of two errors are of the order of u times these: 1 % more covers them for the m and the
 // rows of these tests. In binary64, dx and each term of dw round to f32 at the end. Products below

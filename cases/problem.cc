@@ -52,9 +52,9 @@ rmsnorm_view ViewOf(const Case& c, Operand o, Rows& rows) {
                       static_cast<ptrdiff_t>(rows.d()));
 }
 
-// Whether the sums are the ones that a call would find by itself: then two phases give the same
-// bits as one call. (With a divisor below 1, or with an eps near the largest number, finite sums
-// can make the term under the root infinite: doc/bits.md.)
+// Whether the sums are the rows' own. Then two phases give the same bits as one call. With a
+// divisor below 1 or an eps near the largest number they may not: finite sums can make the term
+// under the root infinite (doc/bits.md).
 bool IsOfTheRows(const Case& c) {
   const OperandCase& sums = c.operand[internal::kSums];
   return !c.strewn && sums.values == Values::kNormal && !IsShared(sums.order) &&

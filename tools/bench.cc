@@ -251,7 +251,7 @@ class Table : public benchmark::BenchmarkReporter {
 
   std::vector<std::string> others_;  // contenders with separate columns
   std::vector<std::string> notes_;   // below the table; without duplicates
-  bool reads_;
+  bool reads_ = false;               // whether results are read in the time
   bool has_marks_ = false;
   bool has_targets_ = false;  // whether there are several
   // Than plain loops, by the type of the rows, or by the type and the target, and by threads.
@@ -259,11 +259,11 @@ class Table : public benchmark::BenchmarkReporter {
   bool found_fault_ = false;
 };
 
-// A cell has these counters for each contender NAME: NAME_lower_ns, NAME_ns and NAME_upper_ns are
-// the quartiles of its times over the rounds; NAME_ratio_lower, NAME_ratio and NAME_ratio_upper
-// those of the library's time divided by the contender's in the same round. Of several contenders
-// with one name, the fastest counts. A contender without a time has no counters: the table has the
-// reason.
+// A cell has these counters for each contender NAME. NAME_lower_ns, NAME_ns and NAME_upper_ns are
+// the quartiles of its times over the rounds. NAME_ratio_lower, NAME_ratio and NAME_ratio_upper are
+// the quartiles of the library's time divided by the contender's in the same round. Where several
+// contenders have one name, the counters are the fastest one's. A contender without a time has no
+// counters: the table has the reason.
 void Count(benchmark::State& state, const std::string& name, const std::string& unit,
            const Spread& spread) {
   state.counters[name + "_lower" + unit] = spread.lower_quartile;

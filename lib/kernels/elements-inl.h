@@ -121,9 +121,9 @@ HWY_INLINE Pair Rounded(Pair value) {
 }
 
 // Rounds normal numbers below 2^111 to bf16 by arithmetic in f32, in fewer instructions than
-// Round(). The last bit of `high`, which is 2^16 times the value, counts what the last bit of bf16
-// does, so the difference is rounded to it. `high` is even where the value lies halfway between two
-// numbers of bf16: ties go to even. Zeros become +0.
+// Round(). `high` is about 2^16 times the value, and its last bit has the weight of the last bit of
+// bf16, so the difference is rounded to that bit. `high` is even where the value lies halfway
+// between two numbers of bf16: ties go to even. Zeros become +0.
 constexpr uint32_t kToBF16 = 16u << 23;
 HWY_INLINE F32Vec RoundNormal(F32Vec value) {
   const U32Tag tag;
@@ -232,7 +232,7 @@ HWY_INLINE hn::Vec<D> LoadBits(D tag, const T* from, size_t n) {
   if constexpr (kHasMasks<T>) {
     return hn::MaskedLoad(hn::FirstN(tag, std::min(n, kSize)), tag, from);
   } else if constexpr (kHasMasks<uint32_t>) {
-    // Two elements at a time, and then the last one, which is loaded again if n is even.
+    // Two elements at a time, and then the last one. If n is even it is loaded twice.
     const hn::Repartition<uint32_t, D> twos_tag;
     const auto twos = hn::MaskedLoad(hn::FirstN(twos_tag, n / 2), twos_tag,
                                      reinterpret_cast<const uint32_t*>(from));

@@ -750,8 +750,8 @@ def _plus_residual(t: Trial, y: F32Array) -> F32Array:
     return to(t.call.x.dtype, y) + t.call.operands["residual"].values[..., t.columns]
 
 
-# Rows of the same kind, by the parts that they replace, by the name of the values n that they take,
-# which steps() makes, and by the options that they go with. {} is the text of n.
+# Steps by words, in which {} is the text of n. Steps with one key have the same kind, replace the
+# same parts, take their values n from the same list of steps(), and need the same options.
 _TABLE: dict[tuple[Any, ...], dict[str, Any]] = {
     (MISTAKE, "change", "divisors"): {
         "the sum of squares is divided by {}": lambda t: t.set(divisor=float(t.n)),
@@ -975,7 +975,7 @@ def _multiples(dtype: int, numbers: Numbers) -> list[Stated]:
     """Returns what y may be multiplied by and added to, before it is rounded and after it."""
     found, plus = [], numbers.plus
     for times in numbers.times:
-        # A power of two has no effect on roundings, but for small and large numbers of f16.
+        # A power of two changes no rounding, except of small and large numbers of f16.
         is_exact = plus == 0 and abs(math.frexp(times)[0]) == 0.5 and dtype != F16
         for first in (F32,) if is_exact else sorted({F32, dtype}):
             result = "the result" if first == F32 else "the rounded result"

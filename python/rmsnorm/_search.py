@@ -380,33 +380,42 @@ def _with_other_eps(seen: Call, numbers: _Numbers, nearest: list[Candidate]) -> 
     return compared(seen, others)
 
 
-def _settled(seen: Call, candidate: Candidate, names: Sequence[str]) -> Candidate:
-    """Returns a candidate whose numbers of these names are those that fit best, and of these the
-    simplest."""
-    best = candidate
-    if not best.distance.is_exact:
-        part = seen.spread(max(6, 2**15 // seen.d))
-        (best,) = compared(part, [best])
-        for power, name in product((12, 15, 18, 21, 24), names):
-            value = best.numbers[name]
-            near = (value * (1 + k * 2.0**-power) for k in range(-8, 9))
-            best = compared(part, [best, *(best.with_number(name, each) for each in near)])[0]
-    for name in names:
+def _refined(seen: Call, candidate: Candidate, names: Sequence[str]) -> Candidate:
+    """Returns a candidate with these numbers moved to where the results are nearest, in ever smaller
+    steps: from 2^-12 of a number to 2^-24."""
+    rows = seen.spread(max(6, 2**15 // seen.d))
+    (best,) = compared(rows, [candidate])
+    for power, name in product((12, 15, 18, 21, 24), names):
         value = best.numbers[name]
-        roots = [value] if value in (held(F32, seen.d**0.5), held(F32, seen.d**-0.5)) else []
-        simple = [*roots, *numbers_near(value), value]
-        tried = compared(seen, [best, *(best.with_number(name, each) for each in simple)])
-        found = {each.numbers[name]: each for each in tried}
-        least = min(each.distance.bits for each in tried)
-        has_sum = not _mistake_of_sum(seen, best)
+        near = (value * (1 + k * 2.0**-power) for k in range(-8, 9))
+        best = compared(rows, [best, *(best.with_number(name, each) for each in near)])[0]
+    return best
 
-        def fits(number: float, value: float = value, most: int = 2 * least) -> bool:
-            # The errors of sums move a number a little.
-            is_next, each = abs(number - value) <= 2**-18 * abs(value), found[number]
-            is_near = each.distance.bits <= most + (3 if is_next else 0)
-            return is_near and not (has_sum and _mistake_of_sum(seen, each))
 
-        best = found[next((n for n in simple if n in found and fits(n)), value)]
+def _simplified(seen: Call, candidate: Candidate, name: str) -> Candidate:
+    """Returns a candidate with the simplest number of this name that fits as well."""
+    value = candidate.numbers[name]
+    roots = [value] if value in (held(F32, seen.d**0.5), held(F32, seen.d**-0.5)) else []
+    simple = [*roots, *numbers_near(value), value]
+    tried = compared(seen, [candidate, *(candidate.with_number(name, each) for each in simple)])
+    found = {each.numbers[name]: each for each in tried}
+    least = min(each.distance.bits for each in tried)
+    has_sum = not _mistake_of_sum(seen, candidate)
+    for number in simple:
+        each = found.get(number)
+        # The errors of sums move a number a little.
+        extra = 3 if abs(number - value) <= 2**-18 * abs(value) else 0
+        if each and each.distance.bits <= 2 * least + extra:
+            if not (has_sum and _mistake_of_sum(seen, each)):
+                return each
+    return found[value]
+
+
+def _settled(seen: Call, candidate: Candidate, names: Sequence[str]) -> Candidate:
+    """Returns a candidate whose numbers of these names fit best, each as the simplest that does."""
+    best = candidate if candidate.distance.is_exact else _refined(seen, candidate, names)
+    for name in names:
+        best = _simplified(seen, best, name)
     return best
 
 
@@ -437,7 +446,7 @@ def _with_settled(seen: Call, nearest: list[Candidate], numbers: _Numbers) -> li
                 break
     others = (each for each in nearest if family(each) not in settled)
     found = sorted([*settled.values(), *others], key=lambda each: each.nearness)
-    # Of those that a few errors of sums set apart, the simplest is the nearest.
+    # The simplest comes first of those that differ by no more than errors of sums.
     most = 2 * found[0].distance.bits + 3
     alike = [each for each in settled.values() if each.distance.bits <= most] or found[:1]
     first = min(alike, key=lambda each: (each.step.kind, each.nearness))

@@ -43,8 +43,8 @@ _handler = ctypes.CDLL(str(path_of_operators("rmsnorm_jax", "jaxlib"))).rmsnorm_
 _capsule = jax.ffi.pycapsule(_handler)
 jax.ffi.register_ffi_target("rmsnorm", _capsule, platform="cpu")
 
-# Operands and results have the names of rmsnorm_operands. Those of _ROWS have the shape of x. All
-# other operands have leading dimensions that are each that of x or 1.
+# Operands and results have the names of rmsnorm_operands. _ROWS names the operands with x's shape.
+# Each leading dimension of the others is x's or 1.
 _ROWS = {"x", "residual", "dy"}
 _GRADIENTS = {"x": "dx", "weight": "dw", "bias": "db"}
 # Constants: without gradients.
@@ -306,9 +306,9 @@ def _rotate(m: jax.Array, cos: jax.Array, sin: jax.Array, values: Options) -> ja
     return jnp.concatenate((m[..., :first], turned, m[..., first + 2 * half :]), -1)
 
 
-# _library is a call of the library: the results from the operands, which have all as many
-# dimensions as x. _tangent is the tangent of y, which is linear in the tangents of the operands. As
-# a primitive it can have the library's backward as its transpose.
+# _library calls the library on operands that all have as many dimensions as x, and returns the
+# results. _tangent returns the tangent of y, which is linear in the tangents of the operands. It is
+# a primitive so that its transpose can be the library's backward.
 _library = Primitive("rmsnorm")
 _library.multiple_results = True
 _tangent = Primitive("rmsnorm_tangent")

@@ -284,7 +284,7 @@ class Call {
 
   // A tensor may have more dimensions than a view. Its leading dimensions then become one.
   void MergeRows() {
-    const Tensor x = this->x();  // as it is before it changes
+    const Tensor x = this->x();  // the loop replaces the member
     const auto sizes = x.sizes();
     const size_t width = sizes.size() - 1;
     for (size_t i = 0; i < count_; ++i) {
