@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 use crate::error::check;
+use crate::operands::{pointer, RawOperands};
 use crate::{
     BackwardOperands, Context, Executor, ForwardOperands, Options, Result, RmsNorm, View, ViewMut,
 };
@@ -91,35 +92,22 @@ impl<'a, Operands> Call<'a, Operands> {
     pub fn by(layer: &'a RmsNorm, operands: Operands) -> Self {
         Self { operands, options: None, layer: Some(layer) }
     }
-    /// The call in structs of the C interface.
-    fn raw(&self, raw: impl FnOnce(&Operands) -> sys::rmsnorm_operands) -> RawCall {
-        RawCall {
-            operands: raw(&self.operands),
-            options: self.options.map(|options| options.raw()),
-            module: self.layer.map_or(null(), RmsNorm::raw),
-        }
-    }
 }
 
-struct RawCall {
-    operands: sys::rmsnorm_operands,
-    options: Option<sys::rmsnorm_options>,
-    module: *const sys::rmsnorm_module,
-}
-
-impl RawCall {
-    fn call(&self) -> sys::rmsnorm_call {
-        sys::rmsnorm_call {
-            module: self.module,
-            operands: &self.operands,
-            options: self.options.as_ref().map_or(null(), |options| options),
-        }
-    }
-}
-
-fn with_calls<R>(calls: &[Call<'_>], use_calls: impl FnOnce(&[sys::rmsnorm_call]) -> R) -> R {
-    let parts: Vec<_> = calls.iter().map(|call| call.raw(ForwardOperands::raw)).collect();
-    use_calls(&parts.iter().map(RawCall::call).collect::<Vec<_>>())
+/// Hands the calls to a function of the library.
+fn with_calls<O: RawOperands>(
+    calls: &[Call<'_, O>],
+    function: impl FnOnce(&[sys::rmsnorm_call]) -> sys::rmsnorm_status,
+) -> Result<()> {
+    let parts_of =
+        |call: &Call<'_, O>| (call.operands.raw(), call.options.as_ref().map(Options::raw));
+    let parts: Vec<_> = calls.iter().map(parts_of).collect();
+    let calls = calls.iter().zip(&parts).map(|(call, (operands, options))| sys::rmsnorm_call {
+        module: call.layer.map_or(null(), RmsNorm::raw),
+        operands,
+        options: pointer(options),
+    });
+    check(function(&calls.collect::<Vec<_>>()))
 }
 
 /// Several norms in one parallel region, each with separate operands and options.
@@ -150,7 +138,7 @@ fn with_calls<R>(calls: &[Call<'_>], use_calls: impl FnOnce(&[sys::rmsnorm_call]
 pub fn forward_all(calls: &[Call<'_>], context: &Context) -> Result<()> {
     with_calls(calls, |calls| {
         // SAFETY: views are of memory that is there, and of their thread.
-        check(unsafe { sys::rmsnorm_forward_all(calls.as_ptr(), calls.len(), &context.raw()) })
+        unsafe { sys::rmsnorm_forward_all(calls.as_ptr(), calls.len(), &context.raw()) }
     })
 }
 
@@ -189,11 +177,9 @@ impl<'a> Prepared<'a> {
     /// Calls as [`forward_all`] takes them. A single call by a layer may do without a context: then it is
     /// the layer's.
     pub fn new(calls: &[Call<'a>], context: Option<&Context>) -> Result<Self> {
-        with_calls(calls, |calls| {
-            Self::prepare(context, |prepared, context| {
-                // SAFETY: views are of memory that is there, and of their thread.
-                unsafe { sys::rmsnorm_prepare(prepared, calls.as_ptr(), calls.len(), context) }
-            })
+        Self::prepare(calls, context, |prepared, calls, context| {
+            // SAFETY: views are of memory that is there, and of their thread.
+            unsafe { sys::rmsnorm_prepare(prepared, calls.as_ptr(), calls.len(), context) }
         })
     }
     /// A call as [`backward`] or [`RmsNorm::backward`] takes it, the latter perhaps without a context.
@@ -201,20 +187,24 @@ impl<'a> Prepared<'a> {
         call: &Call<'a, BackwardOperands<'a>>,
         context: Option<&Context>,
     ) -> Result<Self> {
-        let parts = call.raw(BackwardOperands::raw);
-        Self::prepare(context, |prepared, context| {
+        Self::prepare(std::slice::from_ref(call), context, |prepared, calls, context| {
             // SAFETY: views are of memory that is there, and of their thread.
-            unsafe { sys::rmsnorm_prepare_backward(prepared, &parts.call(), context) }
+            unsafe { sys::rmsnorm_prepare_backward(prepared, calls.as_ptr(), context) }
         })
     }
 
-    fn prepare(
+    fn prepare<O: RawOperands>(
+        calls: &[Call<'a, O>],
         context: Option<&Context>,
-        prepare: impl FnOnce(*mut *mut sys::rmsnorm_prepared, *const sys::rmsnorm_context) -> i32,
+        prepare: impl FnOnce(
+            *mut *mut sys::rmsnorm_prepared,
+            &[sys::rmsnorm_call],
+            *const sys::rmsnorm_context,
+        ) -> sys::rmsnorm_status,
     ) -> Result<Self> {
         let mut prepared = null_mut();
         let raw = context.map(Context::raw);
-        check(prepare(&mut prepared, raw.as_ref().map_or(null(), |context| context)))?;
+        with_calls(calls, |calls| prepare(&mut prepared, calls, pointer(&raw)))?;
         Ok(Self {
             raw: NonNull::new(prepared).expect("the library prepared a call"),
             _executor: context.and_then(|context| context.executor.clone()),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-use crate::error::{check, constant_text};
+use crate::error::{check, constant_text, refuse};
 use crate::options::choices;
-use crate::{Error, Result, Status};
+use crate::{Result, Status};
 use rmsnorm_sys as sys;
 use std::ffi::{c_void, CStr, CString};
 use std::fmt;
@@ -65,8 +65,10 @@ pub struct Target(&'static CStr);
 impl Target {
     /// The target that a name selects on this CPU, such as "AVX2", "NEON" or "reference".
     pub fn find(name: &str) -> Result<Self> {
-        let no_text = |_| Error::new(Status::TARGET, format!("target: {:?} holds a NUL", name));
-        Self::found(CString::new(name).map_err(no_text)?.as_ptr())
+        match CString::new(name) {
+            Ok(name) => Self::found(name.as_ptr()),
+            Err(_) => refuse(Status::TARGET, format!("target: {:?} holds a NUL", name)),
+        }
     }
     /// The target of calls that name none.
     pub fn chosen() -> Result<Self> {

@@ -55,9 +55,6 @@ pub struct Error {
 }
 
 impl Error {
-    pub(crate) fn new(status: Status, message: String) -> Self {
-        Self { status, message }
-    }
     /// The kind of the error.
     pub fn status(&self) -> Status {
         self.status
@@ -75,6 +72,10 @@ impl std::error::Error for Error {}
 /// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
+pub(crate) fn refuse<T>(status: Status, message: String) -> Result<T> {
+    Err(Error { status, message })
+}
+
 /// The result of a function of the library, which this thread has just called.
 pub(crate) fn check(status: sys::rmsnorm_status) -> Result<()> {
     if status == sys::RMSNORM_OK {
@@ -82,7 +83,7 @@ pub(crate) fn check(status: sys::rmsnorm_status) -> Result<()> {
     }
     // SAFETY: the text is valid until the next failing call of this thread, and copied here.
     let message = unsafe { CStr::from_ptr(sys::rmsnorm_error_message()) };
-    Err(Error::new(Status(status), message.to_string_lossy().into_owned()))
+    refuse(Status(status), message.to_string_lossy().into_owned())
 }
 
 /// The text at a pointer from the library.

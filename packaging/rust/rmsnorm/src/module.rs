@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-use crate::error::{check, constant_text, Status};
+use crate::error::{check, constant_text, refuse};
+use crate::operands::{pointer, RawOperands};
 use crate::{
-    BackwardOperands, Context, Dtype, Element, Error, Executor, ForwardOperands, Options, Result,
+    BackwardOperands, Context, Dtype, Element, Executor, ForwardOperands, Options, Result, Status,
     View, ViewMut,
 };
 use rmsnorm_sys as sys;
@@ -79,15 +80,17 @@ impl RmsNorm {
     }
     /// Sets a bias from d elements of any type, rounded to the layer's, or removes it.
     pub fn set_bias(&mut self, bias: Option<View<'_>>) -> Result<()> {
-        let bias = bias.as_ref().map_or(null(), |view| &view.raw as *const _);
+        let bias = bias.map(|view| view.raw);
         // SAFETY: nobody else uses the module.
-        check(unsafe { sys::rmsnorm_module_set_bias(self.raw.as_ptr(), bias) })
+        check(unsafe { sys::rmsnorm_module_set_bias(self.raw.as_ptr(), pointer(&bias)) })
     }
     /// Sets a post-norm weight in the same way, or removes it.
     pub fn set_post_norm_weight(&mut self, weight: Option<View<'_>>) -> Result<()> {
-        let weight = weight.as_ref().map_or(null(), |view| &view.raw as *const _);
+        let weight = weight.map(|view| view.raw);
         // SAFETY: nobody else uses the module.
-        check(unsafe { sys::rmsnorm_module_set_post_norm_weight(self.raw.as_ptr(), weight) })
+        check(unsafe {
+            sys::rmsnorm_module_set_post_norm_weight(self.raw.as_ptr(), pointer(&weight))
+        })
     }
 
     /// The elements of a row.
@@ -108,9 +111,10 @@ impl RmsNorm {
     /// and no bias and no post-norm weight that the layer has. Without a context the layer's is used.
     pub fn forward(&self, operands: &ForwardOperands<'_>, context: Option<&Context>) -> Result<()> {
         let context = context.map(Context::raw);
-        let context = context.as_ref().map_or(null(), |context| context as *const _);
         // SAFETY: views are of memory that is there, and of their thread.
-        check(unsafe { sys::rmsnorm_module_forward(self.raw(), &operands.raw(), context) })
+        check(unsafe {
+            sys::rmsnorm_module_forward(self.raw(), &operands.raw(), pointer(&context))
+        })
     }
     /// [`backward`](crate::backward) with the layer's weight and options. The operands bring
     /// no weight. Without a context the layer's is used.
@@ -120,20 +124,22 @@ impl RmsNorm {
         context: Option<&Context>,
     ) -> Result<()> {
         let context = context.map(Context::raw);
-        let context = context.as_ref().map_or(null(), |context| context as *const _);
         // SAFETY: views are of memory that is there, and of their thread.
-        check(unsafe { sys::rmsnorm_module_backward(self.raw(), &operands.raw(), context) })
+        check(unsafe {
+            sys::rmsnorm_module_backward(self.raw(), &operands.raw(), pointer(&context))
+        })
     }
 
     /// y = norm of x, for rows one after the other.
     pub fn norm_rows<T: Element>(&self, x: &[T], y: &mut [T]) -> Result<()> {
-        let rows = self.rows_of(&[("x", x.len()), ("y", y.len())])?;
+        let rows = self.rows_of("x", x)?;
+        check_length("y", Some(y), x.len())?;
         // SAFETY: both have that many rows.
         unsafe { self.norm_rows_at::<T>(rows, x.as_ptr(), y.as_mut_ptr()) }
     }
     /// x = norm of x, for rows one after the other.
     pub fn norm_rows_in_place<T: Element>(&self, x: &mut [T]) -> Result<()> {
-        let rows = self.rows_of(&[("x", x.len())])?;
+        let rows = self.rows_of("x", x)?;
         let x = x.as_mut_ptr();
         // SAFETY: it has that many rows.
         unsafe { self.norm_rows_at::<T>(rows, x, x) }
@@ -148,8 +154,9 @@ impl RmsNorm {
         residual: &mut [R],
         y: &mut [T],
     ) -> Result<()> {
-        let lengths = [("x", x.len()), ("residual", residual.len()), ("y", y.len())];
-        let rows = self.rows_of(&lengths)?;
+        let rows = self.rows_of("x", x)?;
+        check_length("residual", Some(residual), x.len())?;
+        check_length("y", Some(y), x.len())?;
         // SAFETY: all have that many rows.
         unsafe { self.add_norm_rows_at::<T, R>(rows, x.as_ptr(), residual, y.as_mut_ptr()) }
     }
@@ -159,7 +166,8 @@ impl RmsNorm {
         x: &mut [T],
         residual: &mut [R],
     ) -> Result<()> {
-        let rows = self.rows_of(&[("x", x.len()), ("residual", residual.len())])?;
+        let rows = self.rows_of("x", x)?;
+        check_length("residual", Some(residual), x.len())?;
         let x = x.as_mut_ptr();
         // SAFETY: both have that many rows.
         unsafe { self.add_norm_rows_at::<T, R>(rows, x, residual, x) }
@@ -174,14 +182,11 @@ impl RmsNorm {
         dx: Option<&mut [T]>,
         dw: Option<&mut [f32]>,
     ) -> Result<()> {
-        let rows = self.rows_of(&[("dy", dy.len()), ("x", x.len())])?;
-        let given = |name, length, wanted| match length {
-            Some(length) if length != wanted => wrong_length(name, length, wanted),
-            _ => Ok(()),
-        };
-        given("rstd", rstd.map(<[_]>::len), rows)?;
-        given("dx", dx.as_ref().map(|dx| dx.len()), dy.len())?;
-        given("dw", dw.as_ref().map(|dw| dw.len()), self.d())?;
+        let rows = self.rows_of("dy", dy)?;
+        check_length("x", Some(x), dy.len())?;
+        check_length("rstd", rstd, rows)?;
+        check_length("dx", dx.as_deref(), dy.len())?;
+        check_length("dw", dw.as_deref(), self.d())?;
         // SAFETY: the lengths are right.
         check(unsafe {
             sys::rmsnorm_module_backward_rows(
@@ -232,26 +237,26 @@ impl RmsNorm {
         })
     }
 
-    /// The rows in slices of these names and lengths.
-    fn rows_of(&self, slices: &[(&str, usize)]) -> Result<usize> {
-        let (first, length) = slices[0];
-        let d = self.d();
+    /// The number of rows in an operand.
+    fn rows_of<T>(&self, name: &str, slice: &[T]) -> Result<usize> {
+        let (length, d) = (slice.len(), self.d());
         if length % d != 0 {
-            let message = format!("{}: {} elements are no rows of {}", first, length, d);
-            return Err(Error::new(Status::SHAPE, message));
-        }
-        for &(name, other) in &slices[1..] {
-            if other != length {
-                return wrong_length(name, other, length);
-            }
+            let message = format!("{}: {} elements are no rows of {}", name, length, d);
+            return refuse(Status::SHAPE, message);
         }
         Ok(length / d)
     }
 }
 
-fn wrong_length<T>(name: &str, length: usize, wanted: usize) -> Result<T> {
-    let message = format!("{}: {} elements; there must be {}", name, length, wanted);
-    Err(Error::new(Status::SHAPE, message))
+/// An operand that is absent has the right length.
+fn check_length<T>(name: &str, slice: Option<&[T]>, wanted: usize) -> Result<()> {
+    match slice {
+        Some(slice) if slice.len() != wanted => refuse(
+            Status::SHAPE,
+            format!("{}: {} elements; there must be {}", name, slice.len(), wanted),
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// Such as "RmsNorm(4096, eps=1e-05, bf16)".

@@ -3,6 +3,16 @@ use crate::{View, ViewMut};
 use rmsnorm_sys as sys;
 use std::ptr::null;
 
+pub(crate) trait RawOperands {
+    /// The operands of the C interface, which point into this struct.
+    fn raw(&self) -> sys::rmsnorm_operands;
+}
+
+/// Where an optional value lies, as the C interface takes it.
+pub(crate) fn pointer<T>(value: &Option<T>) -> *const T {
+    value.as_ref().map_or(null(), |value| value)
+}
+
 /// A struct of operands, each absent at first. A line for each.
 macro_rules! operands {
     (
@@ -17,9 +27,8 @@ macro_rules! operands {
             $($(#[$of_flag])* pub $flag: bool,)*
         }
 
-        impl $name<'_> {
-            /// The operands of the C interface, which point into this struct.
-            pub(crate) fn raw(&self) -> sys::rmsnorm_operands {
+        impl RawOperands for $name<'_> {
+            fn raw(&self) -> sys::rmsnorm_operands {
                 #[allow(clippy::needless_update)]
                 sys::rmsnorm_operands {
                     $($operand: self.$operand.as_ref().map_or(null(), |view| &view.raw),)*

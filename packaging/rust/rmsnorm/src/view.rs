@@ -1,26 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-use crate::{Error, Result, Status};
+use crate::error::refuse;
+use crate::{Result, Status};
 use rmsnorm_sys as sys;
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::marker::PhantomData;
-
-/// Element types.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-#[repr(i32)]
-pub enum Dtype {
-    /// IEEE binary32
-    F32 = sys::RMSNORM_F32,
-    /// IEEE binary16
-    F16 = sys::RMSNORM_F16,
-    /// bfloat16, the upper half of binary32
-    Bf16 = sys::RMSNORM_BF16,
-    /// IEEE binary64, for sums of squares
-    F64 = sys::RMSNORM_F64,
-    /// A signed integer of 8 bits, for quantised outputs
-    I8 = sys::RMSNORM_I8,
-}
 
 /// The type of the elements of a slice.
 ///
@@ -33,8 +17,17 @@ pub unsafe trait Element: Copy {
     const DTYPE: Dtype;
 }
 
-macro_rules! elements {
-    ($($element:ty: $dtype:ident,)*) => {
+/// The element types, each with its type in Rust and its number in the C interface.
+macro_rules! dtypes {
+    ($($(#[$doc:meta])* $dtype:ident($element:ty) = $constant:ident,)*) => {
+        /// Element types.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        #[repr(i32)]
+        pub enum Dtype {
+            $($(#[$doc])* $dtype = sys::$constant,)*
+        }
+
         $(
             // SAFETY: the library's type is this one.
             unsafe impl Element for $element {
@@ -43,12 +36,17 @@ macro_rules! elements {
         )*
     };
 }
-elements! {
-    f32: F32,
-    F16: F16,
-    Bf16: Bf16,
-    f64: F64,
-    i8: I8,
+dtypes! {
+    /// IEEE binary32
+    F32(f32) = RMSNORM_F32,
+    /// IEEE binary16
+    F16(F16) = RMSNORM_F16,
+    /// bfloat16, the upper half of binary32
+    Bf16(Bf16) = RMSNORM_BF16,
+    /// IEEE binary64, for sums of squares
+    F64(f64) = RMSNORM_F64,
+    /// A signed integer of 8 bits, for quantised outputs
+    I8(i8) = RMSNORM_I8,
 }
 
 macro_rules! bits {
@@ -143,33 +141,108 @@ impl<'a> From<ViewMut<'a>> for View<'a> {
     }
 }
 
-macro_rules! view_of {
-    ($view:ident: $($slice:ty $([$size:ident])?, $data:ident;)*) => {
-        $(
-            impl<'a, T: Element $(, const $size: usize)?> From<$slice> for $view<'a> {
-                fn from(slice: $slice) -> Self {
-                    let raw = vector(slice.$data() as *const c_void, T::DTYPE, slice.len());
-                    Self { raw, memory: PhantomData }
-                }
-            }
-        )*
+impl View<'_> {
+    /// Rows of `d` elements, one after the other.
+    pub fn rows(self, d: usize) -> Result<Self> {
+        let count = self.elements()?;
+        if d == 0 || count % d != 0 {
+            return refuse(Status::SHAPE, format!("view: {} elements are no rows of {}", count, d));
+        }
+        self.reshape(&[count / d, d])
+    }
+    /// All elements in a shape of 1 to 8 dimensions, in C order.
+    pub fn reshape(self, shape: &[usize]) -> Result<Self> {
+        let count = self.elements()?;
+        let product = shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size));
+        if product != Some(count) {
+            return refuse(
+                Status::SHAPE,
+                format!("view: shape {:?} for {} elements", shape, count),
+            );
+        }
+        let mut strides: Vec<isize> = shape.iter().map(|&size| size as isize).collect();
+        let mut dense = 1isize;
+        for stride in strides.iter_mut().rev() {
+            // An overflow is possible where another size is 0.
+            dense = dense.wrapping_mul(std::mem::replace(stride, dense));
+        }
+        self.strided(0, shape, &strides)
+    }
+    /// A shape of 1 to 8 dimensions, where the first element is the one at `start` of the
+    /// slice, and the next one in dimension i lies `strides[i]` elements further on.
+    pub fn strided(mut self, start: usize, shape: &[usize], strides: &[isize]) -> Result<Self> {
+        let count = self.elements()?;
+        let ndim = shape.len();
+        let layout = || format!("view: shape {:?} with strides {:?}", shape, strides);
+        if !(1..=sys::RMSNORM_MAX_DIMS).contains(&ndim) || strides.len() != ndim {
+            return refuse(Status::SHAPE, layout() + "; 1 to 8 of each");
+        }
+        self.raw.ndim = ndim as i32;
+        self.raw.shape[..ndim].copy_from_slice(shape);
+        self.raw.stride[..ndim].copy_from_slice(strides);
+        if shape.contains(&0) {
+            return Ok(self); // no element, wherever it would lie
+        }
+        let (mut first, mut last) = (start as i128, start as i128);
+        for (&size, &stride) in shape.iter().zip(strides) {
+            let reach = (size - 1) as i128 * stride as i128;
+            let side = if stride < 0 { &mut first } else { &mut last };
+            *side = side.saturating_add(reach);
+        }
+        if first < 0 || last >= count as i128 {
+            let reach = format!("reaches from element {} to {} of {}", first, last, count);
+            return refuse(
+                Status::LAYOUT,
+                format!("{} from element {} {}", layout(), start, reach),
+            );
+        }
+        // SAFETY: the function takes any number.
+        let size = unsafe { sys::rmsnorm_dtype_size(self.raw.dtype) };
+        self.raw.data = self.raw.data.cast::<u8>().wrapping_add(start * size).cast();
+        Ok(self)
+    }
+    /// The number of elements of a view that is still a whole slice.
+    fn elements(&self) -> Result<usize> {
+        if self.raw.ndim == 1 && self.raw.stride[0] == 1 {
+            return Ok(self.raw.shape[0]);
+        }
+        refuse(Status::SHAPE, "view: it has a shape already; start from the slice".into())
+    }
+}
 
-        impl $view<'_> {
-            /// Rows of `d` elements, one after the other.
-            pub fn rows(self, d: usize) -> Result<Self> {
-                Ok(Self { raw: rows(self.raw, d)?, ..self })
-            }
-            /// All elements in a shape of 1 to 8 dimensions, in C order.
-            pub fn reshape(self, shape: &[usize]) -> Result<Self> {
-                Ok(Self { raw: reshape(self.raw, shape)?, ..self })
-            }
-            /// A shape of 1 to 8 dimensions, where the first element is the one at `start` of the
-            /// slice, and the next one in dimension i lies `strides[i]` elements further on.
-            pub fn strided(self, start: usize, shape: &[usize], strides: &[isize]) -> Result<Self> {
-                Ok(Self { raw: strided(self.raw, start, shape, strides)?, ..self })
+impl ViewMut<'_> {
+    /// Rows of `d` elements, one after the other.
+    pub fn rows(self, d: usize) -> Result<Self> {
+        View::from(self).rows(d).map(|view| Self { raw: view.raw, ..self })
+    }
+    /// All elements in a shape of 1 to 8 dimensions, in C order.
+    pub fn reshape(self, shape: &[usize]) -> Result<Self> {
+        View::from(self).reshape(shape).map(|view| Self { raw: view.raw, ..self })
+    }
+    /// A shape of 1 to 8 dimensions, where the first element is the one at `start` of the
+    /// slice, and the next one in dimension i lies `strides[i]` elements further on.
+    pub fn strided(self, start: usize, shape: &[usize], strides: &[isize]) -> Result<Self> {
+        View::from(self).strided(start, shape, strides).map(|view| Self { raw: view.raw, ..self })
+    }
+}
+
+macro_rules! view_of {
+    ($view:ident: $($slice:ty $([$size:ident])?, $data:ident;)*) => {$(
+        impl<'a, T: Element $(, const $size: usize)?> From<$slice> for $view<'a> {
+            fn from(slice: $slice) -> Self {
+                let mut raw = sys::rmsnorm_view {
+                    data: slice.$data() as *const c_void,
+                    dtype: T::DTYPE as sys::rmsnorm_dtype,
+                    ndim: 1,
+                    shape: [0; sys::RMSNORM_MAX_DIMS],
+                    stride: [0; sys::RMSNORM_MAX_DIMS],
+                };
+                raw.shape[0] = slice.len();
+                raw.stride[0] = 1;
+                Self { raw, memory: PhantomData }
             }
         }
-    };
+    )*};
 }
 view_of! { View:
     &'a [T], as_ptr;
@@ -181,95 +254,6 @@ view_of! { ViewMut:
     &'a mut Vec<T>, as_mut_ptr;
     &'a mut [T; N] [N], as_mut_ptr;
     &'a [Cell<T>], as_ptr;
-}
-
-fn vector(data: *const c_void, dtype: Dtype, count: usize) -> sys::rmsnorm_view {
-    let mut view = sys::rmsnorm_view {
-        data,
-        dtype: dtype as sys::rmsnorm_dtype,
-        ndim: 1,
-        shape: [0; sys::RMSNORM_MAX_DIMS],
-        stride: [0; sys::RMSNORM_MAX_DIMS],
-    };
-    view.shape[0] = count;
-    view.stride[0] = 1;
-    view
-}
-
-fn refuse<T>(status: Status, message: String) -> Result<T> {
-    Err(Error::new(status, message))
-}
-
-/// The number of elements of a view that is still a whole slice.
-fn elements(view: &sys::rmsnorm_view) -> Result<usize> {
-    if view.ndim == 1 && view.stride[0] == 1 {
-        return Ok(view.shape[0]);
-    }
-    refuse(Status::SHAPE, "view: it has a shape already; start from the slice".into())
-}
-
-fn rows(view: sys::rmsnorm_view, d: usize) -> Result<sys::rmsnorm_view> {
-    let count = elements(&view)?;
-    if d == 0 || count % d != 0 {
-        return refuse(Status::SHAPE, format!("view: {} elements are no rows of {}", count, d));
-    }
-    reshape(view, &[count / d, d])
-}
-
-fn reshape(view: sys::rmsnorm_view, shape: &[usize]) -> Result<sys::rmsnorm_view> {
-    let count = elements(&view)?;
-    let product = shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size));
-    if product != Some(count) {
-        return refuse(Status::SHAPE, format!("view: shape {:?} for {} elements", shape, count));
-    }
-    let mut strides: Vec<isize> = shape.iter().map(|&size| size as isize).collect();
-    let mut dense = 1isize;
-    for stride in strides.iter_mut().rev() {
-        // An overflow is possible where another size is 0.
-        dense = dense.wrapping_mul(std::mem::replace(stride, dense));
-    }
-    strided(view, 0, shape, &strides)
-}
-
-fn strided(
-    mut view: sys::rmsnorm_view,
-    start: usize,
-    shape: &[usize],
-    strides: &[isize],
-) -> Result<sys::rmsnorm_view> {
-    let count = elements(&view)?;
-    let ndim = shape.len();
-    if !(1..=sys::RMSNORM_MAX_DIMS).contains(&ndim) || strides.len() != ndim {
-        return refuse(
-            Status::SHAPE,
-            format!("view: shape {:?} with strides {:?}; 1 to 8 of each", shape, strides),
-        );
-    }
-    view.ndim = ndim as i32;
-    view.shape[..ndim].copy_from_slice(shape);
-    view.stride[..ndim].copy_from_slice(strides);
-    if shape.contains(&0) {
-        return Ok(view); // no element, wherever it would lie
-    }
-    let (mut first, mut last) = (start as i128, start as i128);
-    for (&size, &stride) in shape.iter().zip(strides) {
-        let reach = (size - 1) as i128 * stride as i128;
-        let side = if stride < 0 { &mut first } else { &mut last };
-        *side = side.saturating_add(reach);
-    }
-    if first < 0 || last >= count as i128 {
-        return refuse(
-            Status::LAYOUT,
-            format!(
-                "view: shape {:?} with strides {:?} from element {} reaches from element {} to {} of {}",
-                shape, strides, start, first, last, count
-            ),
-        );
-    }
-    // SAFETY: the function takes any number.
-    let size = unsafe { sys::rmsnorm_dtype_size(view.dtype) };
-    view.data = view.data.cast::<u8>().wrapping_add(start * size).cast();
-    Ok(view)
 }
 
 /// What the compiler refuses.
