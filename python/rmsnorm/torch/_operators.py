@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._library import path_of_operators
+from .._library import MAX_DIMS, path_of_operators
 from . import _composite
 from ._composite import DTYPE_CODES
 from ._options import kept, unpacked
@@ -82,10 +82,8 @@ def names_of(operator: Any) -> tuple[str, ...]:
 INPUTS = ("x", *names_of(_OPS.norm.default)[3:])
 OUTPUTS = names_of(FORWARD)[len(INPUTS) + 1 :]
 
-# The tensors that rows share: of x's last dimension, or with leading ones that are each x's or 1.
-COLUMNS = frozenset(("weight", "bias", "post_norm_weight"))
-# The tables of rotary positions, whose leading dimensions are each x's or 1. They have no gradient.
-TABLES = frozenset(("cos", "sin"))
+# The tensors that rows share: each leading dimension is x's or 1.
+SHARED = frozenset(("weight", "bias", "post_norm_weight", "cos", "sin"))
 
 
 # --------------------------------------------------------- shapes, without memory to compute in
@@ -171,12 +169,13 @@ class Operator:
         setup_context: Callable[[Any, tuple[Any, ...], Any], None],
         backward: Callable[..., Any],
         shapes: Callable[..., list[Tensor]],
-        columns: frozenset[str],
         short: Callable[..., list[Tensor]] | None = None,
+        *,
+        is_joint: bool,
     ) -> None:
-        """`columns` names the arguments that rows share; all others have a dimension more where
-        vmap maps them. `short` computes what the operator without gradients does."""
-        self.columns = columns
+        """`short` computes what the operator without gradients does. `is_joint` says that one call
+        computes what vmap maps."""
+        self.is_joint = is_joint
         self.operator = getattr(_OPS, name).default
         operator_no_grad = getattr(_OPS, f"{name}_no_grad").default
         self.no_grad = no_grad = short or operator_no_grad
@@ -253,40 +252,27 @@ class Operator:
         return [torch._add_batch_dim(output, 0, level) for output in outputs]
 
     def vmap(self, call: Callable[..., Any], info: Any, in_dims: Any, *inputs: Any) -> Any:
-        """Calls the operator once for all where they share the columns, and else one by one."""
-        size = info.batch_size
+        """Calls the operator once for all, or one by one."""
+        size, ndim = info.batch_size, inputs[0].dim() - (in_dims[0] is not None)
         in_dims = (*in_dims, *[None] * (len(inputs) - len(in_dims)))
-        names = names_of(self.operator)[: len(inputs)]
-        arguments = list(zip(names, inputs, in_dims, strict=True))
-        ndim = inputs[0].dim() - (in_dims[0] is not None)
-
-        def fits(name: str, value: Any, dim: int | None) -> bool:
-            if value is None or name not in self.columns | TABLES:
-                return True
-            own = value.dim() - (dim is not None)
-            return own <= ndim and (dim is None or name in TABLES)
-
-        if self.columns and all(fits(*each) for each in arguments):
-            output = call(*(_mapped(*each, size, ndim, self.columns) for each in arguments))
+        if self.is_joint and ndim < MAX_DIMS:
+            each = zip(names_of(self.operator), inputs, in_dims, strict=False)
+            output = call(*(_mapped(*argument, size, ndim) for argument in each))
         else:
             outputs = [call(*each) for each in _each(size, in_dims, inputs)]
             output = type(outputs[0])(map(torch.stack, zip(*outputs, strict=True)))
         return output, type(output)(0 for _ in output)
 
 
-def _mapped(
-    name: str, value: Any, dim: int | None, size: int, ndim: int, columns: frozenset[str]
-) -> Any:
-    """Returns an argument with a dimension of vmap in front, which columns do without. `ndim` is
-    the number of dimensions of x without it."""
-    if not isinstance(value, Tensor) or name in columns:
+def _mapped(name: str, value: Any, dim: int | None, size: int, ndim: int) -> Any:
+    """Returns an argument with a dimension of vmap in front. What rows share does without one that
+    it does not have. `ndim` is the number of dimensions of x without it."""
+    if not isinstance(value, Tensor) or dim is None and name in SHARED:
         return value
-    if name not in TABLES:
-        return value.expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
     if dim is None:
-        return value
+        return value.expand(size, *value.shape)
     value = value.movedim(dim, 0)
-    return value[(slice(None), *[None] * (ndim + 1 - value.dim()))]
+    return value[(slice(None), *[None] * (ndim + 1 - value.dim()))] if name in SHARED else value
 
 
 def _each(size: int, in_dims: Any, inputs: tuple[Any, ...]) -> Iterator[list[Any]]:
@@ -373,7 +359,7 @@ def _flat(gradients: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
 
 
 BACKWARD = Operator(
-    "backward", _backward_setup, _second_gradients, _backward_shapes, columns=frozenset()
+    "backward", _backward_setup, _second_gradients, _backward_shapes, is_joint=False
 )
 
 
@@ -518,7 +504,9 @@ def _norm_no_grad(
     return [RMS_NORM(x, weight, options, dtype)]
 
 
-NORM = Operator("norm", _norm_setup, _norm_gradients, _norm_shapes, COLUMNS, _norm_no_grad)
+NORM = Operator(
+    "norm", _norm_setup, _norm_gradients, _norm_shapes, _norm_no_grad, is_joint=True
+)
 
 
 # ------------------------------------------------------------------ the operators without gradients

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
-from ._operators import COLUMNS, FORWARD, NORM, OUTPUTS, TABLES, names_of
+from ._operators import FORWARD, NORM, OUTPUTS, SHARED, names_of
 
 
 def _operands(operator: Any, inputs: tuple[Any, ...]) -> dict[str, DTensor]:
@@ -44,7 +44,7 @@ def _local(name: str, value: Any, x: DTensor, rows: list[Placement]) -> Any:
     """Returns this process's part of an operand, with the placements that its gradient has."""
     if not isinstance(value, DTensor):
         return value
-    if name not in COLUMNS | TABLES:
+    if name not in SHARED:
         return value.redistribute(placements=rows).to_local(grad_placements=rows)
     # Its dimensions align with those of x from the right.
     missing = x.ndim - value.ndim
