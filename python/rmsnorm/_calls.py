@@ -5,6 +5,7 @@ import ctypes
 import inspect
 import math
 import operator
+import textwrap
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +13,8 @@ from ctypes import byref, sizeof
 from functools import lru_cache, partial
 from numbers import Real
 from reprlib import repr as shown
-from typing import Annotated, Any, Literal, NoReturn, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Annotated, Any, Literal, NoReturn, TypedDict, TypeVar, Unpack, cast
+from typing import get_args, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +22,7 @@ import numpy.typing as npt
 from . import _library, _options
 from ._arrays import Array, SupportsDLPack, describe, named, new_like
 from ._library import View, c, raise_error
-from ._options import (
-    NONE_IS_DEFAULT,
-    OPTIONS,
-    WORDS,
-    AllOptions,
-    OtherOptions,
-    describe_arguments,
-    help_of,
-)
+from ._options import NONE_IS_DEFAULT, OPTIONS, WORDS, AllOptions, OtherOptions
 
 
 class Context(TypedDict, total=False):
@@ -162,22 +156,46 @@ HELP = {
     "out": "[..., d]: the array for the result, which may be x; None makes a new one.",
     "dtype": 'the type of the weight: "float32", "float16" or "bfloat16", or NumPy\'s type for it.',
     "asymmetric": "True adds a zero point to each scale.",
-    **help_of(ForwardArguments, ModuleBackwardOperands),
+    **{
+        name: get_args(annotation)[1]
+        for kind in (ForwardArguments, ModuleBackwardOperands)
+        for name, annotation in kind.__annotations__.items()
+        if hasattr(annotation, "__metadata__")
+    },
 }
 
 _Documented = TypeVar("_Documented", bound=Callable[..., Any])
 
 
-def documented(*kinds: Any, keys: Any = None) -> Callable[[_Documented], _Documented]:
+def documented(
+    *kinds: Any, keys: Any = None, help: Mapping[str, str] = HELP
+) -> Callable[[_Documented], _Documented]:
     """Makes a decorator for a function, or a class, that takes the arguments of these TypedDicts as
-    **arguments. `keys` is the TypedDict of dictionaries in an argument."""
+    **arguments. It puts them, with their defaults, into the signature, which notebooks show, and the
+    help on each argument into the docstring. `keys` is the TypedDict of dictionaries in an
+    argument."""
     names = [name for kind in kinds for name in kind.__annotations__]
     names.sort(key=lambda name: name not in ("x", "dy", "y", "weight", "eps"))
-    required = dict.fromkeys(("x", "dy"), inspect.Parameter.empty)
-    added = {name: required.get(name, DEFAULTS.get(name)) for name in names}
+    defaults = DEFAULTS | dict.fromkeys(("x", "dy"), inspect.Parameter.empty)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    added = [inspect.Parameter(name, keyword, default=defaults.get(name)) for name in names]
 
     def decorate(target: _Documented) -> _Documented:
-        describe_arguments(target, added, HELP, keys.__annotations__ if keys else ())
+        function: Any = vars(target)["__init__"] if isinstance(target, type) else target
+        # Without types, because the type of one array is a whole line.
+        parameters = [
+            p.replace(annotation=p.empty)
+            for p in inspect.signature(function).parameters.values()
+            if p.kind is not p.VAR_KEYWORD
+        ] + added
+        function.__signature__ = inspect.Signature(parameters)
+        texts = {p.name: str(p) for p in parameters}
+        texts |= {name: name for name in (keys.__annotations__ if keys else ())}
+        lines = [inspect.cleandoc(target.__doc__ or ""), ""]
+        for name, text in texts.items():
+            if name in help:
+                lines += textwrap.wrap(f"{text}: {help[name]}", 92, subsequent_indent="    ")
+        target.__doc__ = "\n".join(lines)
         return target
 
     return decorate

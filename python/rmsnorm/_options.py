@@ -7,9 +7,6 @@ entry of one of them, and a field of OPTIONS.
 """
 
 import ctypes
-import inspect
-import textwrap
-from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict, get_args, get_origin
 
 Rounding = Literal["after_weight", "before_weight", "inverse"]
@@ -190,32 +187,3 @@ class Options(ctypes.Structure):
         ("size", ctypes.c_uint32),
         *((name, option.stored) for name, option in OPTIONS.items()),
     ]
-
-
-def help_of(*kinds: Any) -> dict[str, str]:
-    """Returns the help on each argument of TypedDicts."""
-    annotations = [item for kind in kinds for item in kind.__annotations__.items()]
-    return {name: get_args(a)[1] for name, a in annotations if hasattr(a, "__metadata__")}
-
-
-def describe_arguments(
-    target: Any, added: Mapping[str, Any], help: Mapping[str, str], held: Iterable[str] = ()
-) -> None:
-    """Puts arguments, with their defaults, in the place of **arguments into the signature of a
-    function or a class, which notebooks show, and the help on each argument into the docstring.
-    `held` names those that dictionaries in an argument hold."""
-    function: Any = vars(target)["__init__"] if isinstance(target, type) else target
-    # Without types, because the type of one array is a whole line.
-    named = [
-        p.replace(annotation=p.empty)
-        for p in inspect.signature(function).parameters.values()
-        if p.kind is not p.VAR_KEYWORD
-    ]
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    named += [inspect.Parameter(name, keyword, default=added[name]) for name in added]
-    function.__signature__ = inspect.Signature(named)
-    lines = [inspect.cleandoc(target.__doc__ or ""), ""]
-    for name, text in [(p.name, str(p)) for p in named] + [(name, name) for name in held]:
-        if name in help:
-            lines += textwrap.wrap(f"{text}: {help[name]}", 92, subsequent_indent="    ")
-    target.__doc__ = "\n".join(lines)

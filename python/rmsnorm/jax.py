@@ -7,9 +7,9 @@
 import ctypes
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +22,12 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from . import _calls
 from ._library import Operands, c, path_of_operators
 from ._options import (
-    DEFAULTS,
     WORDS,
     Options,
     QuantizedOptions,
     ResidualOptions,
     RotationOptions,
     RowOptions,
-    describe_arguments,
 )
 
 if hasattr(jax.sharding, "reshard"):
@@ -64,24 +62,7 @@ class AddOptions(RowOptions, ResidualOptions, total=False):
     """The options of fused_add_rms_norm(), but eps."""
 
 
-# The options of each function, but eps.
-_OPTIONS: dict[str, Any] = {
-    "rms_norm": NormOptions,
-    "fused_add_rms_norm": AddOptions,
-    "quantized": QuantizedOptions,
-}
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def _documented(function: _Function) -> _Function:
-    """Puts the options of a function into its signature and its docstring."""
-    names = _OPTIONS[function.__name__].__annotations__
-    describe_arguments(function, {name: DEFAULTS[name] for name in names}, _calls.HELP)
-    return function
-
-
-@_documented
+@_calls.documented(NormOptions)
 def rms_norm(
     x: AnyArray,
     weight: AnyArray | None = None,
@@ -115,10 +96,10 @@ def rms_norm(
     "RoFormer", 2021, arXiv:2104.09864.
     """
     operands = {"x": x, "weight": weight, "bias": bias, "cos": cos, "sin": sin}
-    return _results("rms_norm", ("y",), operands, eps, options)["y"]
+    return _results(rms_norm, ("y",), operands, eps, options)["y"]
 
 
-@_documented
+@_calls.documented(AddOptions)
 def fused_add_rms_norm(
     x: AnyArray,
     residual: AnyArray,
@@ -134,7 +115,7 @@ def fused_add_rms_norm(
     """
     operands = {"x": x, "residual": _array("residual", residual), "weight": weight, "bias": bias}
     names = ("y", "residual_out")
-    results = _results("fused_add_rms_norm", names, operands, eps, options)
+    results = _results(fused_add_rms_norm, names, operands, eps, options)
     return results["y"], results["residual_out"]
 
 
@@ -152,7 +133,7 @@ class Quantized(NamedTuple):
     residual_out: jax.Array | None
 
 
-@_documented
+@_calls.documented(QuantizedOptions)
 def quantized(
     x: AnyArray,
     weight: AnyArray | None = None,
@@ -174,18 +155,18 @@ def quantized(
     operands["post_norm_weight"] = post_norm_weight
     absent = {"zero": not asymmetric, "residual_out": residual is None}
     names = tuple(name for name in Quantized._fields if not absent.get(name))
-    results = _results("quantized", names, operands, eps, options)
+    results = _results(quantized, names, operands, eps, options)
     zero, residual_out = map(results.get, ("zero", "residual_out"))
     return Quantized(results["q"], results["scale"], zero, residual_out)
 
 
 def _results(
-    function: str, names: tuple[str, ...], given: Mapping[str, Any], eps: float, options: Any
+    function: Any, names: tuple[str, ...], given: Mapping[str, Any], eps: float, options: Any
 ) -> dict[str, Any]:
     """Returns the results of these names of a call that a function makes."""
     for name in options:
-        if name not in _OPTIONS[function].__annotations__:
-            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+        if name not in function.__signature__.parameters:
+            raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
     operands = {
         name: _array(name, operand)
         for name, operand in given.items()

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from .. import _calls
-from .._options import DEFAULTS, OPTIONS, WORDS, Options, describe_arguments
+from .._options import OPTIONS, WORDS, Options
 
 # torch.nn.functional.rms_norm computes types of 16 bits in float32, too, and takes its epsilon.
 DEFAULT_EPS = torch.finfo(torch.float32).eps
@@ -50,9 +50,7 @@ def takes(kind: Any, **help: str) -> Callable[[_Function], _Function]:
 
     def decorate(function: _Function) -> _Function:
         _TAKEN[function.__name__] = kind.__optional_keys__
-        options = {name: DEFAULTS[name] for name in kind.__annotations__}
-        describe_arguments(function, options, _HELP | help)
-        return function
+        return _calls.documented(kind, help=_HELP | help)(function)
 
     return decorate
 
