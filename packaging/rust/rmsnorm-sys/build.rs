@@ -25,21 +25,6 @@ fn variable(name: &str) -> Option<OsString> {
     env::var_os(name).filter(|value| !value.is_empty())
 }
 
-fn pkg_config(arguments: &[&str]) -> String {
-    let program = variable("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
-    // Otherwise it leaves out -L/usr/lib.
-    let done =
-        Command::new(&program).args(arguments).env("PKG_CONFIG_ALLOW_SYSTEM_LIBS", "1").output();
-    let done = match done {
-        Ok(done) => done,
-        Err(error) => fail(&format!("cannot run {}: {}", program.to_string_lossy(), error)),
-    };
-    if !done.status.success() {
-        fail(String::from_utf8_lossy(&done.stderr).trim());
-    }
-    String::from_utf8_lossy(&done.stdout).trim().to_owned()
-}
-
 /// The folder of the library.
 fn folder() -> PathBuf {
     if let Some(folder) = variable("RMSNORM_LIB_DIR") {
@@ -47,21 +32,29 @@ fn folder() -> PathBuf {
     }
     variable("PKG_CONFIG_PATH");
     variable("PKG_CONFIG_LIBDIR");
+    let program = variable("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
     // Before 1.0 a minor version may break its callers.
     let oldest = format!("rmsnorm >= {}.{}", MAJOR, MINOR);
     let next = format!("rmsnorm < {}.{}", MAJOR, MINOR.parse::<u32>().unwrap() + 1);
-    pkg_config(&["--exists", "--print-errors", &oldest, &next]);
-    let flags = pkg_config(&["--libs-only-L", "rmsnorm"]);
-    flags.trim_start_matches("-L").replace("\\ ", " ").into()
+    let done = Command::new(&program)
+        .args(["--libs-only-L", &oldest, &next])
+        .env("PKG_CONFIG_ALLOW_SYSTEM_LIBS", "1") // otherwise it leaves out -L/usr/lib
+        .output();
+    let done = done.unwrap_or_else(|error| {
+        fail(&format!("cannot run {}: {}", program.to_string_lossy(), error));
+    });
+    if !done.status.success() {
+        fail(String::from_utf8_lossy(&done.stderr).trim());
+    }
+    let flags = String::from_utf8_lossy(&done.stdout);
+    flags.trim().trim_start_matches("-L").replace("\\ ", " ").into()
 }
 
 /// What a static library needs: the runtime of C++, and of OpenMP where the library uses it. Each
 /// compiler's OpenMP has other functions, so the library tells which one it is.
 fn link_runtimes(archive: &Path) {
-    let bytes = match fs::read(archive) {
-        Ok(bytes) => bytes,
-        Err(error) => fail(&format!("cannot read {}: {}", archive.display(), error)),
-    };
+    let bytes = fs::read(archive)
+        .unwrap_or_else(|error| fail(&format!("cannot read {}: {}", archive.display(), error)));
     let names = |text: &[u8]| bytes.windows(text.len()).any(|window| window == text);
     let openmp = [("omp", "__kmpc_fork_call"), ("gomp", "GOMP_parallel")];
     for (library, _) in openmp.iter().filter(|(_, function)| names(function.as_bytes())) {
@@ -78,18 +71,16 @@ fn main() {
         return; // documentation is made without the library
     }
     let folder = folder();
-    let holds =
-        |names: &[&str]| names.iter().map(|name| folder.join(name)).find(|path| path.exists());
-    let archive = holds(&["librmsnorm.a"]);
-    let shared = holds(&["librmsnorm.so", "librmsnorm.dylib", "librmsnorm.dll.a", "rmsnorm.lib"]);
     println!("cargo:rustc-link-search=native={}", folder.display());
-    let static_only = variable("RMSNORM_STATIC").is_some() || shared.is_none();
-    match archive {
-        Some(archive) if static_only => {
-            println!("cargo:rustc-link-lib=static=rmsnorm");
-            link_runtimes(&archive);
-        }
-        None if static_only => fail(&format!("{} holds no library to link", folder.display())),
-        _ => println!("cargo:rustc-link-lib=rmsnorm"),
+    let shared = ["librmsnorm.so", "librmsnorm.dylib", "librmsnorm.dll.a", "rmsnorm.lib"];
+    let has_shared = shared.iter().any(|name| folder.join(name).exists());
+    let archive = folder.join("librmsnorm.a");
+    if variable("RMSNORM_STATIC").is_none() && has_shared {
+        println!("cargo:rustc-link-lib=rmsnorm");
+    } else if archive.exists() {
+        println!("cargo:rustc-link-lib=static=rmsnorm");
+        link_runtimes(&archive);
+    } else {
+        fail(&format!("{} holds no library to link", folder.display()));
     }
 }
