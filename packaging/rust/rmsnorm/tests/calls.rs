@@ -5,8 +5,8 @@
 use rmsnorm::{
     add_norm, backward, forward, forward_all, norm, Activation, BackwardOperands, Bf16, Call,
     Context, Dtype, EpsPlacement, Executor, ForwardOperands, GatePlacement, GateRounding, Options,
-    Prepared, ResidualRounding, RmsNorm, RotaryPairs, RotaryPart, RotaryRounding, Rounding, Status,
-    Target, View, ViewMut, F16,
+    Prepared, ResidualRounding, Result, RmsNorm, RotaryPairs, RotaryPart, RotaryRounding, Rounding,
+    Status, Target, View, ViewMut, F16,
 };
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,22 +22,20 @@ macro_rules! operands {
         $kind { $($operand: Some($view.into()),)* ..$kind::default() }
     };
 }
-macro_rules! inputs {
-    ($($given:tt)*) => { operands!(ForwardOperands, $($given)*) };
-}
 
 #[test]
 fn inputs_take_part() {
     let x = &[2.0f32, -2.0];
     let scaled = -(2.0f32.sqrt());
+    let sums = View::from(&[0.0f64, 8.0]).strided(1, &[1], &[1]).unwrap();
     for (operands, y) in [
-        (inputs!(x: &[F16(0x3c00), F16(0xbc00)], sums: &[8.0f64]), [0.5, -0.5]),
-        (inputs!(x: x, weight: &[3.0f32, 5.0]), [3.0, -5.0]),
-        (inputs!(x: x, bias: &[3.0f32, 5.0]), [4.0, 4.0]),
-        (inputs!(x: x, residual: &[2.0f32, 2.0]), [scaled.abs(), 0.0]),
-        (inputs!(x: x, post_norm_weight: &[0.0f32, 8.0]), [0.0, scaled]),
-        (inputs!(x: x, gate: &[0.0f32, 0.0]), [0.0, -0.0]),
-        (inputs!(x: x, cos: &[0.0f32], sin: &[1.0f32]), [1.0, 1.0]),
+        (operands!(ForwardOperands, x: &[F16(0x3c00), F16(0xbc00)], sums: sums), [0.5, -0.5]),
+        (operands!(ForwardOperands, x: x, weight: &[3.0f32, 5.0]), [3.0, -5.0]),
+        (operands!(ForwardOperands, x: x, bias: &[3.0f32, 5.0]), [4.0, 4.0]),
+        (operands!(ForwardOperands, x: x, residual: &[2.0f32, 2.0]), [scaled.abs(), 0.0]),
+        (operands!(ForwardOperands, x: x, post_norm_weight: &[0.0f32, 8.0]), [0.0, scaled]),
+        (operands!(ForwardOperands, x: x, gate: &[0.0f32, 0.0]), [0.0, -0.0]),
+        (operands!(ForwardOperands, x: x, cos: &[0.0f32], sin: &[1.0f32]), [1.0, 1.0]),
     ] {
         let mut results = [0.0; 2];
         let operands = ForwardOperands { y: Some(ViewMut::from(&mut results)), ..operands };
@@ -94,7 +92,7 @@ fn outputs_are_written() {
 
 #[test]
 fn gradients_are_written_and_added() {
-    let (x, dy, weight, rstd) = ([1.0f32, -1.0], [1.0f32, 0.0], [1.0f32, 5.0], [1.0f32]);
+    let (x, dy, weight, rstd) = ([1.0f32, -1.0], [1.0f32, 0.0], [1.0f32, 5.0], [2.0f32]);
     for bits in 0..8 {
         let (add_to_dx, add_to_dw, add_to_db) = (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
         let (mut dx, mut dw, mut db) = ([10.0f32; 2], [10.0f32; 2], [10.0f32; 2]);
@@ -107,9 +105,9 @@ fn gradients_are_written_and_added() {
         };
         backward(&operands, &no_eps(), &Context::default()).unwrap();
         let old = |add| if add { 10.0 } else { 0.0 };
-        // c = 1, so dx = dy - x / 2.
-        assert_eq!(dx, [old(add_to_dx) + 0.5, old(add_to_dx) + 0.5]);
-        assert_eq!(dw, [old(add_to_dw) + 1.0, old(add_to_dw)]);
+        // The norm is 2 x, and c is 1: dx = 2 dy - 4 x.
+        assert_eq!(dx, [old(add_to_dx) - 2.0, old(add_to_dx) + 4.0]);
+        assert_eq!(dw, [old(add_to_dw) + 2.0, old(add_to_dw)]);
         assert_eq!(db, [old(add_to_db) + 1.0, old(add_to_db)]);
     }
 }
@@ -117,30 +115,34 @@ fn gradients_are_written_and_added() {
 #[test]
 fn short_forms_are_forward() {
     let (x, weight) = ([2.0f32, -2.0], [1.0f32, 3.0]);
-    let (mut stream, mut y) = ([2.0f32, -2.0], [0.0f32; 2]);
+    let (mut stream, mut y) = ([6.0f32, -6.0], [0.0f32; 2]);
     let weight = Some(View::from(&weight));
     norm(View::from(&x), weight, ViewMut::from(&mut y), &no_eps()).unwrap();
     assert_eq!(y, [1.0, -3.0]);
     let in_place = ViewMut::from(&mut stream);
     let y_view = ViewMut::from(&mut y);
     add_norm(View::from(&x), in_place.into(), weight, in_place, y_view, &no_eps()).unwrap();
-    assert_eq!((stream, y), ([4.0, -4.0], [1.0, -3.0]));
+    assert_eq!((stream, y), ([8.0, -8.0], [1.0, -3.0]));
+}
+
+/// A call fails with this status, and its text begins with these words.
+fn assert_refused<T: std::fmt::Debug>(result: Result<T>, status: Status, words: &str) {
+    let error = result.unwrap_err();
+    assert_eq!(error.status(), status, "{}", error);
+    assert!(error.to_string().starts_with(words), "{}", error);
 }
 
 #[test]
 fn a_refusal_has_the_library_s_words() {
-    let x = [1.0f32; 6];
-    let mut y = [0.0f32; 6];
-    let rows = View::from(&x).rows(3).unwrap();
-    let error = norm(rows, None, ViewMut::from(&mut y), &no_eps()).unwrap_err();
-    assert_eq!(error.status(), Status::SHAPE);
-    assert_eq!(error.to_string(), "y: 1 dimensions, but x has 2");
-    let options = Options { eps: -1.0, ..no_eps() };
-    let error = norm(View::from(&x), None, ViewMut::from(&mut y), &options).unwrap_err();
-    assert_eq!(error.to_string(), "options: eps is -1; it must be finite and not negative");
-    assert_eq!(error.status(), Status::OPTION);
-    let error = forward(&ForwardOperands::default(), &no_eps(), &Context::default()).unwrap_err();
-    assert_eq!((error.status(), error.to_string()), (Status::NULL, "x: the view is null".into()));
+    let (x, mut y) = ([1.0f32; 6], [0.0f32; 6]);
+    let (x, y) = (View::from(&x), ViewMut::from(&mut y));
+    let result = norm(x.rows(3).unwrap(), None, y, &no_eps());
+    assert_refused(result, Status::SHAPE, "y: 1 dimensions, but x has 2");
+    let result = norm(x, None, y, &Options { eps: -1.0, ..no_eps() });
+    let words = "options: eps is -1; it must be finite and not negative";
+    assert_refused(result, Status::OPTION, words);
+    let result = forward(&ForwardOperands::default(), &no_eps(), &Context::default());
+    assert_refused(result, Status::NULL, "x: the view is null");
     assert_eq!(Status::MEMORY.to_string(), "out of memory");
     assert_eq!(Status::OVERLAP.code(), 6);
 }
@@ -150,26 +152,25 @@ fn outputs_must_be_apart() {
     let mut buffer = [1.0f32; 6];
     let all = ViewMut::from(&mut buffer);
     let rows = |start, stride| all.strided(start, &[2, 2], &[stride, 1]).unwrap();
-    let error = norm(rows(0, 2).into(), None, rows(1, 2), &no_eps()).unwrap_err();
-    assert_eq!(error.status(), Status::OVERLAP);
+    let result = norm(rows(0, 2).into(), None, rows(1, 2), &no_eps());
+    assert_refused(result, Status::OVERLAP, "y: overlaps x");
+    let result = norm(rows(2, 2).into(), None, rows(0, 0), &no_eps());
+    assert_refused(result, Status::LAYOUT, "y: its strides do not tell rows apart");
     let call = Call::new(operands!(ForwardOperands, x: all, y: all), &no_eps());
-    let error = forward_all(&[call, call], &Context::default()).unwrap_err();
-    assert!(error.to_string().starts_with("calls[0].y: overlaps calls[1]"), "{}", error);
-    let error = Prepared::new(&[call, call], None).unwrap_err();
-    assert_eq!(error.status(), Status::OVERLAP);
-    let error = norm(View::from(&[1.0f32; 4]).rows(2).unwrap(), None, rows(0, 0), &no_eps());
-    assert_eq!(error.unwrap_err().status(), Status::LAYOUT);
+    let words = "calls[0].y: overlaps calls[1]";
+    assert_refused(forward_all(&[call, call], &Context::default()), Status::OVERLAP, words);
+    assert_refused(Prepared::new(&[call, call], None), Status::OVERLAP, words);
     assert_eq!(buffer, [1.0; 6]);
 }
 
-fn layer(context: &Context) -> RmsNorm {
-    RmsNorm::new(2, Dtype::Bf16, &no_eps(), context).unwrap()
+fn layer() -> RmsNorm {
+    RmsNorm::new(2, Dtype::Bf16, &no_eps(), &Context::default()).unwrap()
 }
 
 #[test]
 fn a_layer_holds_its_vectors() {
     fn shared_by_threads(_: &(impl Send + Sync)) {}
-    let mut layer = layer(&Context::default());
+    let mut layer = layer();
     assert_eq!((layer.d(), layer.dtype(), *layer.options()), (2, Dtype::Bf16, no_eps()));
     assert_eq!(layer.to_string(), "RmsNorm(2, eps=0, bf16)");
     shared_by_threads(&layer);
@@ -194,15 +195,14 @@ fn a_layer_holds_its_vectors() {
         layer.add_norm_rows(&x, &mut stream, &mut y).unwrap();
         assert_eq!((stream, y), ([sum, -sum], [1.0, -1.0]));
     }
-    let error = layer.set_weight(View::from(&[1.0f32; 3])).unwrap_err();
-    assert_eq!(error.status(), Status::SHAPE);
-    let error = RmsNorm::new(0, Dtype::F32, &no_eps(), &Context::default()).unwrap_err();
-    assert_eq!(error.status(), Status::SHAPE);
+    assert_refused(layer.set_weight(View::from(&[1.0f32; 3])), Status::SHAPE, "weight: 3");
+    let empty = RmsNorm::new(0, Dtype::F32, &no_eps(), &Context::default());
+    assert_refused(empty, Status::SHAPE, "d: 0");
 }
 
 #[test]
 fn a_layer_works_in_place() {
-    let layer = layer(&Context::default());
+    let layer = layer();
     let mut x = [2.0f32, -2.0, 8.0, 8.0];
     layer.norm_rows_in_place(&mut x).unwrap();
     assert_eq!(x, [1.0, -1.0, 1.0, 1.0]);
@@ -214,7 +214,7 @@ fn a_layer_works_in_place() {
 
 #[test]
 fn a_layer_refuses_slices_of_other_lengths() {
-    let layer = layer(&Context::default());
+    let layer = layer();
     let (two, three, four) = (&[0.0f32; 2], &[0.0f32; 3], &[0.0f32; 4]);
     let (out2, out3, out4) = (&mut [0.0f32; 2], &mut [0.0f32; 3], &mut [0.0f32; 4]);
     let other4 = &mut [0.0f32; 4];
@@ -232,8 +232,7 @@ fn a_layer_refuses_slices_of_other_lengths() {
         (gradients(four, None, Some(out2), None), "dx: 2 elements; there must be 4"),
         (gradients(four, None, None, Some(out3)), "dw: 3 elements; there must be 2"),
     ] {
-        let error = result.unwrap_err();
-        assert_eq!((error.status(), error.to_string()), (Status::SHAPE, text.to_owned()));
+        assert_refused(result, Status::SHAPE, text);
     }
     layer.backward_rows(four, four, Some(two), Some(out4), Some(out2)).unwrap();
 }
@@ -249,7 +248,7 @@ fn halves_in_place<'a>(layer: &'a RmsNorm, both: ViewMut<'a>) -> [Call<'a>; 2] {
 
 #[test]
 fn several_norms_are_one_call() {
-    let mut layer = layer(&Context::default());
+    let mut layer = layer();
     layer.set_weight(View::from(&[1.0f32, 3.0])).unwrap();
     let mut qk = [2.0f32, 2.0, 8.0, -8.0];
     let calls = halves_in_place(&layer, ViewMut::from(&mut qk));
@@ -260,7 +259,7 @@ fn several_norms_are_one_call() {
 
 #[test]
 fn prepared_calls_read_new_values() {
-    let layer = layer(&Context::default());
+    let layer = layer();
     let mut buffer = [0.0f32; 4];
     let cells = Cell::from_mut(&mut buffer[..]).as_slice_of_cells();
     let calls = halves_in_place(&layer, ViewMut::from(cells));
@@ -274,15 +273,16 @@ fn prepared_calls_read_new_values() {
 
 #[test]
 fn gradients_by_a_layer() {
-    let layer = layer(&Context::default());
+    let layer = layer();
     let (x, dy) = ([1.0f32, -1.0], [1.0f32, 0.0]);
     let (mut dx, mut dw) = ([0.0f32; 2], [0.0f32; 2]);
-    layer.backward_rows(&dy, &x, Some(&[1.0]), Some(&mut dx), Some(&mut dw)).unwrap();
-    assert_eq!((dx, dw), ([0.5, 0.5], [1.0, 0.0]));
+    layer.backward_rows(&dy, &x, Some(&[2.0]), Some(&mut dx), Some(&mut dw)).unwrap();
+    assert_eq!((dx, dw), ([-2.0, 4.0], [2.0, 0.0]));
     for way in 0..3 {
         let mut in_place = dy;
         let gradient = ViewMut::from(&mut in_place);
-        let operands = operands!(BackwardOperands, x: &x, dy: gradient, dx: gradient);
+        let operands =
+            operands!(BackwardOperands, x: &x, dy: gradient, rstd: &[2.0f32], dx: gradient);
         match way {
             0 => layer.backward(&operands, None).unwrap(),
             1 => Prepared::backward(&Call::by(&layer, operands), None).unwrap().run(),
@@ -292,8 +292,8 @@ fn gradients_by_a_layer() {
     }
 }
 
-/// An executor, and how many parts its threads ran.
-fn counting_executor() -> (Executor, Arc<AtomicUsize>) {
+/// A context of four parts, and how many parts its executor ran.
+fn counting_context() -> (Context, Arc<AtomicUsize>) {
     let count = Arc::new(AtomicUsize::new(0));
     let counter = count.clone();
     // SAFETY: the function uses no memory of operands.
@@ -307,38 +307,36 @@ fn counting_executor() -> (Executor, Arc<AtomicUsize>) {
             });
         })
     };
-    (executor, count)
+    (Context { threads: 4, executor: Some(executor), ..Context::default() }, count)
 }
 
 #[test]
 fn an_executor_runs_the_parts() {
     let d = 1 << 20;
     let mut rows = vec![2.0f32; 4 * d];
-    let (executor, parts) = counting_executor();
-    let context = Context { threads: 4, executor: Some(executor), ..Context::default() };
-    let layer = RmsNorm::new(d, Dtype::F32, &no_eps(), &context).unwrap();
-    let y = ViewMut::from(&mut rows).rows(d).unwrap();
+    let cells = Cell::from_mut(&mut rows[..]).as_slice_of_cells();
+    let y = ViewMut::from(cells).rows(d).unwrap();
     let in_place = operands!(ForwardOperands, x: y, y: y);
-    let mut prepared = Prepared::new(&[Call::new(in_place, &no_eps())], Some(&context)).unwrap();
+
+    let (context, parts) = counting_context();
+    let call = Call::new(in_place, &no_eps());
+    let mut prepared = Prepared::new(&[call], Some(&context)).unwrap();
     drop(context);
+    assert_eq!(Arc::strong_count(&parts), 2, "{:?} does not keep its executor", prepared);
     prepared.run();
-    drop(prepared);
     assert_eq!(parts.load(Ordering::Relaxed), 4);
-    assert_eq!(Arc::strong_count(&parts), 2, "the layer does not keep its executor");
+
+    let (context, parts) = counting_context();
+    let layer = RmsNorm::new(d, Dtype::F32, &no_eps(), &context).unwrap();
+    drop(context);
+    assert_eq!(Arc::strong_count(&parts), 2, "{:?} does not keep its executor", layer);
     layer.forward(&in_place, None).unwrap();
-    assert_eq!(parts.load(Ordering::Relaxed), 8);
-    rows.fill(2.0);
-    let y = ViewMut::from(&mut rows).rows(d).unwrap();
-    let in_place = operands!(ForwardOperands, x: y, y: y);
+    cells.iter().for_each(|cell| cell.set(2.0));
     // SAFETY: the function does nothing.
     let idle = Some(unsafe { Executor::new(|_| ()) });
     layer.forward(&in_place, Some(&Context { executor: idle, ..Context::default() })).unwrap();
-    assert!(rows.iter().all(|&value| value == 1.0));
-    let (executor, parts) = counting_executor();
-    let context = Context { executor: Some(executor), ..Context::default() };
-    let prepared = Prepared::new(&[], Some(&context)).unwrap();
-    drop(context);
-    assert_eq!(Arc::strong_count(&parts), 2, "{:?} does not keep its executor", prepared);
+    assert!(cells.iter().all(|cell| cell.get() == 1.0));
+    assert_eq!(parts.load(Ordering::Relaxed), 4, "not those of one call");
 }
 
 #[test]
@@ -349,13 +347,12 @@ fn targets_have_names() {
     let reference = Target::find("REFERENCE").unwrap();
     assert_eq!(reference.name(), "reference");
     for name in ["abacus", "nul\0"] {
-        assert_eq!(Target::find(name).unwrap_err().status(), Status::TARGET, "{:?}", name);
+        assert_refused(Target::find(name), Status::TARGET, "target: ");
     }
     let x = [2.0f32, -2.0];
     let mut y = [0.0f32; 2];
-    let operands = operands!(ForwardOperands, x: &x, y: &mut y);
-    forward(&operands, &no_eps(), &Context { target: Some(reference), ..Context::default() })
-        .unwrap();
+    let by_reference = Context { target: Some(reference), ..Context::default() };
+    forward(&operands!(ForwardOperands, x: &x, y: &mut y), &no_eps(), &by_reference).unwrap();
     assert_eq!(y, [1.0, -1.0]);
 }
 
