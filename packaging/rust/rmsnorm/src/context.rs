@@ -14,7 +14,6 @@ choices! {
     /// Whether y or dx passes through the caches
     Stores {
         /// A result of 64 MiB and more, in rows of at least 4 KiB, does not
-        #[default]
         BySize = RMSNORM_STORES_BY_SIZE,
         /// It does not, for a large result that is not read soon
         Streamed = RMSNORM_STORES_STREAMED,

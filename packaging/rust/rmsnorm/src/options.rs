@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 use rmsnorm_sys as sys;
 
-/// An enumeration with the numbers of the C interface.
+/// An enumeration with the numbers of the C interface. The first value is the default.
 macro_rules! choices {
     (
         $(#[$doc:meta])*
-        $name:ident { $($(#[$of_value:meta])* $value:ident = $constant:ident,)* }
+        $name:ident {
+            $(#[$of_default:meta])* $default:ident = $zero:ident,
+            $($(#[$of_value:meta])* $value:ident = $constant:ident,)*
+        }
     ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         #[repr(i32)]
         pub enum $name {
+            $(#[$of_default])* #[default] $default = sys::$zero,
             $($(#[$of_value])* $value = sys::$constant,)*
         }
     };
@@ -63,7 +67,6 @@ options! {
     eps: f32, "Finite and not negative; 1e-5 by default"
     eps_placement: EpsPlacement, "Where eps is added" {
         /// x / sqrt(mean(x²) + eps): Llama, Gemma, T5, Qwen, DeepSeek
-        #[default]
         Inside = RMSNORM_EPS_INSIDE,
         /// x / (sqrt(mean(x²)) + eps)
         Outside = RMSNORM_EPS_OUTSIDE,
@@ -72,7 +75,6 @@ options! {
     }
     rounding: Rounding, "When the normalised value n = x / RMS is rounded to the type of x" {
         /// y = cast_y(n * w): PyTorch's rms_norm, Gemma
-        #[default]
         AfterWeight = RMSNORM_ROUND_AFTER_WEIGHT,
         /// y = cast_y(cast_x(n) * w): Hugging Face's Llama, T5 and DeepSeek-V3
         BeforeWeight = RMSNORM_ROUND_BEFORE_WEIGHT,
@@ -81,7 +83,6 @@ options! {
     }
     residual_rounding: ResidualRounding, "The input of the norm where there is a residual" {
         /// The sum, rounded to the type of the residual
-        #[default]
         Rounded = RMSNORM_RESIDUAL_ROUNDED,
         /// The sum in f32
         Unrounded = RMSNORM_RESIDUAL_UNROUNDED,
@@ -91,7 +92,6 @@ options! {
     factor: f32, "x is first multiplied by this; 0 means 1, which leaves x alone"
     activation: Activation, "The function of an element z of the gate" {
         /// z / (1 + exp(-z))
-        #[default]
         Silu = RMSNORM_ACTIVATION_SILU,
         /// 1 / (1 + exp(-z))
         Sigmoid = RMSNORM_ACTIVATION_SIGMOID,
@@ -100,7 +100,6 @@ options! {
     }
     gate_placement: GatePlacement, "What the gate multiplies" {
         /// The norm, with weight and bias: Qwen3-Next, Kimi-Linear
-        #[default]
         After = RMSNORM_GATE_AFTER,
         /// x, before a residual is added: Mamba-2, diffusion transformers
         Before = RMSNORM_GATE_BEFORE,
@@ -108,7 +107,6 @@ options! {
     gate_rounding: GateRounding,
     "Whether the norm is rounded to the type of x before a gate after it, or the product of a gate before it" {
         /// Neither is: Kimi-Linear, Mamba-2
-        #[default]
         Unrounded = RMSNORM_GATE_UNROUNDED,
         /// It is: Qwen3-Next, diffusers
         Rounded = RMSNORM_GATE_ROUNDED,
@@ -117,21 +115,18 @@ options! {
     residual_factor: f32, "Multiplies residual + x; 0 means 1; needs a residual"
     rotary_pairs: RotaryPairs, "Which elements of the rotated part, of R elements, are a pair" {
         /// i and i + R / 2: GPT-NeoX, Llama, Qwen, Gemma
-        #[default]
         Halves = RMSNORM_ROTARY_HALVES,
         /// 2 i and 2 i + 1: GPT-J, Cohere, GLM
         Neighbours = RMSNORM_ROTARY_NEIGHBOURS,
     }
     rotary_part: RotaryPart, "Where the rotated part of a row lies" {
         /// The first R elements
-        #[default]
         Start = RMSNORM_ROTARY_START,
         /// The last R elements: DeepSeek-V4
         End = RMSNORM_ROTARY_END,
     }
     rotary_rounding: RotaryRounding, "What is rounded to the type of y on the way from the norm to y" {
         /// The norm, cos, sin, each product and each sum: transformers
-        #[default]
         Each = RMSNORM_ROTARY_ROUND_EACH,
         /// The norm, and the result: a norm followed by a kernel for rotations
         Norm = RMSNORM_ROTARY_ROUND_NORM,
