@@ -199,10 +199,11 @@ TEST(Cpp, Errors) {
   ForwardOperands others;
   others.x = forwards.x;
   others.rstd = {memory[2], 1};
-  const Call of_moved = {&moved, forwards};
-  const Call of_other = {&module, others};
+  const View sum(memory[2], kD);
+  const Call of_modules[] = {{&module, others}, {&moved, forwards}, {&module, others}};
   Options options;
   options.eps = -1;
+  const Call of_options = {nullptr, forwards, options};
   Context context;
   context.threads = -1;
   const struct {
@@ -221,13 +222,8 @@ TEST(Cpp, Errors) {
       {RMSNORM_ERROR_OPTION, "options: eps", [&] { forward(forwards, options); }},
       {RMSNORM_ERROR_OPTION, "options: eps", [&] { norm(forwards.x, {}, forwards.y, options); }},
       {RMSNORM_ERROR_OPTION, "options: eps",
-       [&] {
-         add_norm(forwards.x, forwards.x, {}, forwards.y, {memory[2], kD}, options);
-       }},
-      {RMSNORM_ERROR_OPTION, "calls[0].options: eps",
-       [&] {
-         forward_all({{nullptr, forwards, options}});
-       }},
+       [&] { add_norm(forwards.x, forwards.x, {}, forwards.y, sum, options); }},
+      {RMSNORM_ERROR_OPTION, "calls[0].options: eps", [&] { forward_all(&of_options, 1); }},
       {RMSNORM_ERROR_OPTION, "options: eps", [&] { RmsNorm(kD, options); }},
       {RMSNORM_ERROR_OPTION, "options: eps", [&] { backward(backwards, options); }},
       {RMSNORM_ERROR_OPTION, "context: threads", [&] { forward(forwards, {}, context); }},
@@ -246,15 +242,9 @@ TEST(Cpp, Errors) {
       {RMSNORM_ERROR_NULL, "module: ", [&] { moved.set_bias(forwards.x); }},
       {RMSNORM_ERROR_NULL, "module: ", [&] { moved.set_post_norm_weight({}); }},
       {RMSNORM_ERROR_NULL, "module: ", [&] { moved.options(); }},
-      {RMSNORM_ERROR_NULL, "module: ", [&] { forward_all({of_moved}); }},
-      {RMSNORM_ERROR_NULL, "calls[1].module: ",
-       [&] {
-         forward_all({of_other, of_moved});
-       }},
-      {RMSNORM_ERROR_NULL, "calls[0].module: ",
-       [&] {
-         Prepared({of_moved, of_other})();
-       }},
+      {RMSNORM_ERROR_NULL, "module: ", [&] { forward_all(&of_modules[1], 1); }},
+      {RMSNORM_ERROR_NULL, "calls[1].module: ", [&] { forward_all(of_modules, 2); }},
+      {RMSNORM_ERROR_NULL, "calls[0].module: ", [&] { Prepared(&of_modules[1], 2)(); }},
       {RMSNORM_ERROR_NULL, "module: ", [&] { Prepared(moved, forwards)(); }},
       {RMSNORM_ERROR_NULL, "module: ", [&] { Prepared(moved, forwards, Context())(); }},
       {RMSNORM_ERROR_NULL, "module: ", [&] { Prepared(moved, backwards)(); }},
