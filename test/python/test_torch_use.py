@@ -77,11 +77,11 @@ def readings_of(norm):
     """What a class computes, for each choice of its flags. In the first, all are set."""
 
     def reading(flags):
-        return read(norm, lambda *key: flags.get(key, not key[1]))
+        return read(norm, lambda name: flags.get(name, True))
 
-    keys = [*reading({}).flags]
-    choices = itertools.product((True, False), repeat=len(keys))
-    return [reading({key: is_set != key[1] for key, is_set in zip(keys, c)}) for c in choices]
+    names = [*reading({}).flags]
+    choices = itertools.product((True, False, None), repeat=len(names))
+    return [reading(dict(zip(names, values, strict=True))) for values in choices]
 
 
 def is_known(reading):

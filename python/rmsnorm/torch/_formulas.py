@@ -137,8 +137,7 @@ class Reader:
 
     `lookups` has what they take from PyTorch, by owner and name. A flag of a module is an attribute
     that a condition reads: it has its value before the formula is written down, and the formula
-    holds for the flags in `flags` alone. Their keys are the name and whether the condition asks for
-    None; `flag` gives their values, or ... for what is no flag.
+    holds for the flags in `flags` alone. `flag` gives their values, or ... for what is no flag.
 
     Different spellings of one operation get one text: f32(a) for a.float() and a.to(torch.float32),
     as_x(a) for a.type_as(x) and a.to(x.dtype), as_weight(a), mean_square(a), rsqrt(a), silu(a). The
@@ -148,10 +147,10 @@ class Reader:
     """
 
     def __init__(
-        self, norm_class: type | None = None, flag: Callable[[str, bool], Any] = lambda *key: ...
+        self, norm_class: type | None = None, flag: Callable[[str], Any] = lambda name: ...
     ) -> None:
         self.norm_class = norm_class
-        self.flags: dict[tuple[str, bool], Any] = {}
+        self.flags: dict[str, Any] = {}
         self.sources: list[Source] = []
         self.lookups: dict[tuple[Any, str], Any] = {}
         self.eps: set[str] = set()
@@ -260,11 +259,13 @@ class Reader:
         asked = re.fullmatch(r"self\.(\w+)|\(self\.(\w+) is (not )?None\)", text)
         if asked is None or asked[1] == "training":
             return text
-        value = self._flag_value(asked[1] or asked[2], asked[1] is None)
-        return text if value is ... else str(bool(value) != bool(asked[3]))
+        value = self._flag_value(asked[1] or asked[2])
+        if asked[2]:
+            return str((value is None) != bool(asked[3]))
+        return text if value is ... else str(bool(value))
 
-    def _flag_value(self, name: str, asks_none: bool = False) -> Any:
-        value = self.flags[name, asks_none] = self._flag(name, asks_none)
+    def _flag_value(self, name: str) -> Any:
+        value = self.flags[name] = self._flag(name)
         return value
 
     def _global_name(self, name: str) -> str:
@@ -453,7 +454,7 @@ class Reader:
         self.eps.add(eps)
         self.is_functional = True
         self._look_up(torch, "rms_norm")
-        if weight.startswith("self.") and self._flag_value(weight.removeprefix("self."), True):
+        if weight.startswith("self.") and self._flag_value(weight.removeprefix("self.")) is None:
             weight = "None"
         n = "(f32(x) * rsqrt((eps + mean_square(f32(x)))))"
         scaled = n if weight == "None" else f"scaled({n}, {weight})"

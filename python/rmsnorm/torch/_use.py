@@ -52,7 +52,7 @@ class _Reading:
 
     sources: tuple[Source, ...]
     checks: tuple[Callable[[Any, Any], bool], ...]
-    flags: dict[tuple[str, bool], Any]
+    flags: dict[str, Any]
     formula: Formula | None
     known: Known | None
     reason: str
@@ -100,11 +100,9 @@ def _is_current(reading: _Reading, norm_class: Any) -> bool:
         return False
 
 
-def _flag(module: Any, name: str, asks_none: bool) -> Any:
-    """Whether an attribute is None, or its value, or ... if it is no flag."""
+def _flag(module: Any, name: str) -> Any:
+    """The value of an attribute, or ... if it is no flag."""
     value = getattr(module, name, ...)
-    if asks_none:
-        return value is None
     return value if value is None or type(value) in (bool, int) else ...
 
 
@@ -113,12 +111,12 @@ def _is_same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def read(norm_class: type, flag: Callable[[str, bool], Any]) -> _Reading:
+def read(norm_class: type, flag: Callable[[str], Any]) -> _Reading:
     """What a class computes now, in a module whose flags the function gives."""
     readings = _READINGS.setdefault(norm_class, [])
     readings[:] = [reading for reading in readings if _is_current(reading, norm_class)]
     for reading in readings:
-        if all(_is_same(flag(*key), value) for key, value in reading.flags.items()):
+        if all(_is_same(flag(name), value) for name, value in reading.flags.items()):
             return reading
     reader = Reader(norm_class, flag)
     found, how, reason = None, None, ""
@@ -285,7 +283,7 @@ def _order(
 class _Replacement:
     """A base of the classes that use() makes."""
 
-    _rmsnorm_flags: dict[tuple[str, bool], Any]
+    _rmsnorm_flags: dict[str, Any]
 
     def __init_subclass__(cls, **named: Any) -> None:
         # A class may keep a list of those derived from it, or refuse some. A replacement is for it
@@ -322,14 +320,14 @@ def _replacement(norm_class: Any, reading: _Reading) -> Any:
     is_parameter = is_found_last and not hasattr(norm_class, how.weight)
     parameter = how.weight if is_parameter else ""
     # A weight that is None is not taken.
-    flags = [(key, value) for key, value in reading.flags.items() if key != (how.weight, True)]
+    flags = [(name, value) for name, value in reading.flags.items() if name != how.weight]
 
     def is_unchanged(self: Any) -> bool:
         for name in helpers:
             if name in self.__dict__:
                 return False
-        for (name, asks_none), value in flags:
-            if not _is_same(_flag(self, name, asks_none), value):
+        for name, value in flags:
+            if not _is_same(_flag(self, name), value):
                 return False
         for check in reading.checks:
             if not check(norm_class, type(self)):
@@ -356,9 +354,9 @@ def _replacement(norm_class: Any, reading: _Reading) -> Any:
     return type(norm_class)(norm_class.__name__, (_Replacement, norm_class), members)
 
 
-def _new(norm_class: Any, flags: dict[tuple[str, bool], Any]) -> Any:
+def _new(norm_class: Any, flags: dict[str, Any]) -> Any:
     """An empty module of the replacement of a class, for pickle and copy."""
-    reading = read(norm_class, lambda *key: flags.get(key, ...))
+    reading = read(norm_class, lambda name: flags.get(name, ...))
     made = norm_class if reading.known is None else _replacement(norm_class, reading)
     return made.__new__(made)
 
