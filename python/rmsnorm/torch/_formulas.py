@@ -457,8 +457,8 @@ class Reader:
         if weight.startswith("self.") and self._flag_value(weight.removeprefix("self.")) is None:
             weight = "None"
         n = "(f32(x) * rsqrt((eps + mean_square(f32(x)))))"
-        scaled = n if weight == "None" else f"scaled({n}, {weight})"
-        return f"as_x({scaled})" if x == "x" else scaled
+        y = n if weight == "None" else _product(n, weight)
+        return f"as_x({y})" if x == "x" else y
 
     def _run(self, body: list[ast.stmt], names: dict[str, str]) -> str:
         """Follows the statements of a function, updates `names`, and gives the text of its result.
