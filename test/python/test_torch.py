@@ -328,6 +328,9 @@ def test_more_dimensions_than_a_view_has():
         assert_bits(dx.view(-1, 64), of_rows)
         rt.fused_add_rms_norm_(x, residual)
         assert_bits((x, residual), (y, total))
+    x, weights = normal(*[2] * 8, 16), normal(3, 16)
+    mapped = torch.vmap(rt.rms_norm, (None, 0))(x, weights)
+    assert_bits(mapped, torch.stack([rt.rms_norm(x, weight) for weight in weights]))
 
 
 # ----------------------------------------------------------------------------------- gradients

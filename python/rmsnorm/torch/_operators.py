@@ -173,8 +173,8 @@ class Operator:
         *,
         is_joint: bool,
     ) -> None:
-        """`short` computes what the operator without gradients does. `is_joint` says that one call
-        computes what vmap maps."""
+        """`short` computes what the operator without gradients does. `is_joint` says whether vmap
+        makes one call instead of many."""
         self.is_joint = is_joint
         self.operator = getattr(_OPS, name).default
         operator_no_grad = getattr(_OPS, f"{name}_no_grad").default
@@ -252,7 +252,9 @@ class Operator:
         return [torch._add_batch_dim(output, 0, level) for output in outputs]
 
     def vmap(self, call: Callable[..., Any], info: Any, in_dims: Any, *inputs: Any) -> Any:
-        """Calls the operator once for all, or one by one."""
+        """Makes one call of the operator if it can: a view of the library has at most eight
+        dimensions, and the gradient by a weight has a dimension of vmap only where the weight does.
+        """
         size, ndim = info.batch_size, inputs[0].dim() - (in_dims[0] is not None)
         in_dims = (*in_dims, *[None] * (len(inputs) - len(in_dims)))
         if self.is_joint and ndim < MAX_DIMS:
@@ -265,8 +267,8 @@ class Operator:
 
 
 def _mapped(name: str, value: Any, dim: int | None, size: int, ndim: int) -> Any:
-    """Returns an argument with a dimension of vmap in front. What rows share does without one that
-    it does not have. `ndim` is the number of dimensions of x without it."""
+    """Returns an argument with the dimension of vmap in front. A tensor that rows share has it only
+    where vmap maps the tensor. `ndim` is the number of dimensions of x without it."""
     if not isinstance(value, Tensor) or dim is None and name in SHARED:
         return value
     if dim is None:
