@@ -7,6 +7,7 @@ runs it if this machine cannot (an emulator)."""
 
 import json
 import os
+import pathlib
 import re
 import shutil
 import struct
@@ -160,7 +161,7 @@ class Check(Command):
         """A file with one case, a norm of ones."""
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        path = os.path.join(folder.name, "bits.safetensors")
+        path = pathlib.Path(folder.name, "bits.safetensors")
         one = struct.pack("<2f", 1, 1)
         right = "op=forward x=x y=ones.2.0.y eps=0"
 
@@ -169,8 +170,7 @@ class Check(Command):
             y_tensor = {"dtype": "F32", "shape": [2], "data_offsets": [8, 16]}
             names = {"__metadata__": {"ones.2.0": words}, "x": tensor, "ones.2.0.y": y_tensor}
             header = json.dumps(names).encode()
-            with open(path, "wb") as file:
-                file.write(struct.pack("<Q", len(header)) + header + one + y)
+            path.write_bytes(struct.pack("<Q", len(header)) + header + one + y)
 
         twice = ["check", "--target", "reference", "--vectors", path, "--vectors", path, "--case"]
         write()
@@ -198,14 +198,13 @@ class Check(Command):
             ({"shape": (1, 2)}, "no such shape of y"),
         ):
             write(**changes)
-            self.refuse([*twice, "ones.2.0"], path + " is no file of recorded bits: ")
+            self.refuse([*twice, "ones.2.0"], f"{path} is no file of recorded bits: ")
             self.refuse([*twice, "ones.2.0"], problem)
         for content, problem in (
             (bytes(7), "it cannot be read, or is too"),
             (b"\2" + bytes(7) + b"{}", ""),
         ):
-            with open(path, "wb") as file:
-                file.write(content)
+            path.write_bytes(content)
             self.refuse(
                 ["check", "--vectors", path], f"{path} is no file of recorded bits: {problem}"
             )
@@ -245,8 +244,7 @@ def printed_options(text):
 class ManualPage(Command):
     @unittest.skipUnless("\n  bench " in HELP, "no `rmsnorm bench` in this build")
     def test_commands_and_options(self):
-        with open(PAGE, encoding="utf-8") as file:
-            page = file.read()
+        page = pathlib.Path(PAGE).read_text(encoding="utf-8")
         description = page[page.index(".Sh DESCRIPTION") : page.index(".Sh ENVIRONMENT")]
         general, *parts = re.split(r"^\.Ss (.*)$", description, flags=re.M)
         sections = dict(zip(parts[::2], parts[1::2]))

@@ -3,6 +3,7 @@
 language and at any level of optimization, and errors that say what to do."""
 
 import os
+import pathlib
 import re
 import shlex
 import shutil
@@ -71,13 +72,11 @@ class Headers(unittest.TestCase):
 
     def test_every_function_is_called(self):
         """Looks at the functions that the header declares in C."""
-        texts = []
-        for path in (os.path.join(INCLUDE, "rmsnorm", "rmsnorm.h"), CALLS_IN_C):
-            with open(path, encoding="utf-8") as file:
-                texts.append(file.read())
-        declared = set(re.findall(r"^(?:RMSNORM_API|static inline) [^;(]*?(\w+)\(", texts[0], re.M))
+        header = pathlib.Path(INCLUDE, "rmsnorm", "rmsnorm.h").read_text(encoding="utf-8")
+        declared = set(re.findall(r"^(?:RMSNORM_API|static inline) [^;(]*?(\w+)\(", header, re.M))
         self.assertGreater(len(declared), 40)
-        self.assertEqual(declared - set(re.findall(r"(\w+)\(", texts[1])), set())
+        calls = pathlib.Path(CALLS_IN_C).read_text(encoding="utf-8")
+        self.assertEqual(declared - set(re.findall(r"(\w+)\(", calls)), set())
 
     def test_errors(self):
         for standard, header, program, expected in ERRORS:

@@ -7,6 +7,7 @@ import glob
 import itertools
 import json
 import os
+import pathlib
 import re
 import shlex
 import shutil
@@ -68,15 +69,13 @@ def temporary_directory(add_cleanup):
 
 
 def read(*path):
-    with open(os.path.join(*path), encoding="utf-8") as file:
-        return file.read()
+    return pathlib.Path(*path).read_text(encoding="utf-8")
 
 
 def replace_in(path, old, new):
     text = read(path)
     assert old in text, f"{path} lacks {old}"
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text.replace(old, new))
+    pathlib.Path(path).write_text(text.replace(old, new), encoding="utf-8")
 
 
 def files_below(folder):

@@ -7,6 +7,7 @@ import glob
 import hashlib
 import itertools
 import os
+import pathlib
 import re
 import shutil
 import tarfile
@@ -50,8 +51,7 @@ class Packages(unittest.TestCase):
 class Files(Packages):
     def test_files(self):
         """They say what the project says. Without --local the address is in the repository, and the hash is the same."""
-        with open(self.tarball, "rb") as file:
-            sha256 = hashlib.sha256(file.read()).hexdigest()
+        sha256 = hashlib.sha256(pathlib.Path(self.tarball).read_bytes()).hexdigest()
         project = read(ROOT, "meson.build")
         self.assertIn("meson_version: '>= 1.0'", project)
         licence = re.search(r"^  license: '(.*)',$", project, re.M)[1]
@@ -150,14 +150,12 @@ class Conan(Packages):
 
     def test_static_with_highway_from_a_package(self):
         """The library takes headers alone, as nothing of this Highway can be linked."""
-        recipe = os.path.join(self.home, "conanfile.py")
-        with open(recipe, "w", encoding="utf-8") as text:
-            text.write(HIGHWAY_RECIPE)
+        recipe = pathlib.Path(self.home, "conanfile.py")
+        recipe.write_text(HIGHWAY_RECIPE, encoding="utf-8")
         self.conan("create", recipe)
         text = re.sub(r"\[(platform|replace)_requires\]\n.*\n", "", read(self.profile))
         self.profile = os.path.join(self.home, "without_highway.profile")
-        with open(self.profile, "w", encoding="utf-8") as profile:
-            profile.write(text)
+        pathlib.Path(self.profile).write_text(text, encoding="utf-8")
         _, folder = self.install()
         self.assertNotIn("librmsnorm", self.run_test_package())
         licences = os.path.join(self.home, "p", "b", "rmsno*", "p", "licenses", "LICENSE")

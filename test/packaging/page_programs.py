@@ -10,6 +10,7 @@ printf(), or below it, is the expected output. A comment `// error: ...` below a
 refused."""
 
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -17,8 +18,7 @@ import sys
 
 def blocks(page):
     """Yields language, number of the first line, and text of each block of C or C++."""
-    with open(page, encoding="utf-8") as file:
-        text = file.read()
+    text = pathlib.Path(page).read_text(encoding="utf-8")
     for match in re.finditer(r"^```(cpp|c)\n(.*?)^```$", text, re.M | re.S):
         yield match[1], text.count("\n", 0, match.start(2)) + 1, match[2]
 
@@ -47,8 +47,8 @@ def programs(page, frame):
         else:
             sys.exit(f"{page}:{line}: a fragment in C, for which there is no frame")
     if fragments:
-        with open(frame, encoding="utf-8") as file:
-            found[stem + "_fragments.cc"] = file.read().replace("@fragments@", "".join(fragments))
+        text = pathlib.Path(frame).read_text(encoding="utf-8")
+        found[stem + "_fragments.cc"] = text.replace("@fragments@", "".join(fragments))
     return found
 
 
@@ -58,13 +58,12 @@ def write(page, frame, *outputs):
     if sorted(found) != expected:
         sys.exit(f"{page} holds {sorted(found)}, but examples/meson.build names {expected}")
     for output in outputs:
-        with open(output, "w", encoding="utf-8") as file:
-            file.write(found[os.path.basename(output)])
+        pathlib.Path(output).write_text(found[os.path.basename(output)], encoding="utf-8")
 
 
 def run(source, *command):
-    with open(source, encoding="utf-8") as file:
-        expected = re.findall(r"\bprintf\(.*;\s+// (.*)$", file.read(), re.M)
+    text = pathlib.Path(source).read_text(encoding="utf-8")
+    expected = re.findall(r"\bprintf\(.*;\s+// (.*)$", text, re.M)
     wrapper = os.environ.get("RMSNORM_COMMAND_WRAPPER")
     command = ([wrapper] if wrapper else []) + list(command)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)

@@ -10,6 +10,7 @@ import difflib
 import glob
 import html
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -34,8 +35,7 @@ CODE = (
 
 def shown_by(page, *left_out):
     """Returns the text of a page, without what matches."""
-    with open(page, encoding="utf-8") as file:
-        text = "".join(re.findall(SHOWN, file.read(), re.S))
+    text = "".join(re.findall(SHOWN, pathlib.Path(page).read_text(encoding="utf-8"), re.S))
     for hidden in (HIDDEN, *left_out, r"<!--.*?-->|<[^>]*>"):
         text = re.sub(hidden, "", text, flags=re.S)
     return html.unescape(text)
@@ -43,8 +43,7 @@ def shown_by(page, *left_out):
 
 def words_of(source):
     """Returns the words that a Markdown file shows."""
-    with open(source, encoding="utf-8") as file:
-        text = file.read()
+    text = pathlib.Path(source).read_text(encoding="utf-8")
     for hidden in (
         r"<!--(?s:.*?)-->",
         r"^ *```\w*$",
@@ -75,8 +74,8 @@ def check(site):
 
 def check_times():
     """Returns the sections of doc/speed.md whose tables lack the library's revision or compiler."""
-    with open(os.path.join(ROOT, "doc", "speed.md"), encoding="utf-8") as file:
-        sections = [section for section in file.read().split("\n## ") if "\n|---" in section]
+    page = pathlib.Path(ROOT, "doc", "speed.md").read_text(encoding="utf-8")
+    sections = [section for section in page.split("\n## ") if "\n|---" in section]
     names = (r"revision [0-9a-f]{7}|\| revision \|", r"(gcc|clang) \d")
     return [
         f"doc/speed.md, {section.splitlines()[0]}: nothing matches {name!r}"
@@ -88,8 +87,8 @@ def check_times():
 
 def repository():
     """Returns the address of the repository, which stands in CITATION.cff alone."""
-    with open(os.path.join(ROOT, "CITATION.cff"), encoding="utf-8") as file:
-        return re.search(r"^repository-code: (.*)$", file.read(), re.M)[1]
+    citation = pathlib.Path(ROOT, "CITATION.cff").read_text(encoding="utf-8")
+    return re.search(r"^repository-code: (.*)$", citation, re.M)[1]
 
 
 def make(doxygen, mkdocs, build):
@@ -100,8 +99,8 @@ def make(doxygen, mkdocs, build):
     os.makedirs(pages)
     for source in [*glob.glob("*.md", root_dir=ROOT), "doc"]:
         os.symlink(os.path.join(ROOT, source), os.path.join(pages, source))
-    with open(os.path.join(ROOT, "meson.build"), encoding="utf-8") as file:
-        version = re.search(r"^  version: '(.*)',$", file.read(), re.M)[1]
+    project = pathlib.Path(ROOT, "meson.build").read_text(encoding="utf-8")
+    version = re.search(r"^  version: '(.*)',$", project, re.M)[1]
     environment = {
         **os.environ,
         "NO_MKDOCS_2_WARNING": "1",

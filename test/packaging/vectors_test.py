@@ -2,6 +2,7 @@
 """The archive of golden vectors: it is reproducible, and its script tells right from wrong."""
 
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -23,8 +24,7 @@ import check_vectors  # pylint: disable=wrong-import-position
 
 
 def read(*path):
-    with open(os.path.join(ROOT, *path), "rb") as file:
-        return file.read()
+    return pathlib.Path(ROOT, *path).read_bytes()
 
 
 PAGE = read("doc", "vectors.md").decode()
@@ -86,8 +86,7 @@ class Vectors(unittest.TestCase):
         """Returns what the script prints for some results, and its status."""
         path = self.path("results.safetensors")
         if isinstance(results, bytes):
-            with open(path, "wb") as file:
-                file.write(results)
+            pathlib.Path(path).write_bytes(results)
         else:
             check_vectors.write(path, results)
         command = (sys.executable, "-B", SCRIPT, self.vectors, path)
