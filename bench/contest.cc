@@ -219,9 +219,7 @@ std::string FindDifference(const Tensors& tensors) {
       if (!c.IsOutput(o) || !fault.empty()) return;
       const cases::Rows& wanted = tensors.values().problems[call].after(o);
       cases::Rows got(wanted.dtype(), wanted.count(), wanted.d());
-      for (size_t row = 0; row < got.count(); ++row) {
-        std::memcpy(got.row(row), tensors.row(call, o, row), got.row_bytes());
-      }
+      tensors.Read(call, o, got);
       const std::string difference = cases::FirstDifference(wanted, got);
       if (!difference.empty()) fault = NameOf(tensors, call, o) + difference;
     });

@@ -118,18 +118,10 @@ const std::vector<Operation>& Operations() {
   return operations;
 }
 
-size_t Cell::x_bytes() const {
+size_t Cell::bytes_of(internal::OperandSet operands) const {
   size_t bytes = 0;
   for (const Case& c : calls) {
-    bytes += c.RowCount() * c.d * internal::ElementSize(c.operand[internal::kX].dtype);
-  }
-  return bytes;
-}
-
-size_t Cell::moved_bytes() const {
-  size_t bytes = 0;
-  for (const Case& c : calls) {
-    internal::ForEachOperand(c.Given(), [&](Operand o) {
+    internal::ForEachOperand(c.Given() & operands, [&](Operand o) {
       if (!internal::kOperandRules[o].HasShapeOfX()) return;
       bytes += c.RowCount() * c.d * internal::ElementSize(c.operand[o].dtype);
     });

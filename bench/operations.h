@@ -49,8 +49,11 @@ struct Cell {
   std::string name;
 
   // The bytes of all rows of x, and of all rows that are read or written.
-  size_t x_bytes() const;
-  size_t moved_bytes() const;
+  size_t x_bytes() const { return bytes_of(internal::SetOf(internal::kX)); }
+  size_t moved_bytes() const { return bytes_of(~internal::OperandSet{0}); }
+
+ private:
+  size_t bytes_of(internal::OperandSet operands) const;
 };
 
 // Returns nothing if d is no multiple of what the line divides it by. Throws UserError for a line

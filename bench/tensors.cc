@@ -50,17 +50,9 @@ void Tensors::Reset() {
       if (bytes != 0) std::memset(blocks_[i][static_cast<size_t>(o)], 0xFF, bytes);
     }
     internal::ForEachOperand(c.Given(), [&](Operand o) {
-      const cases::Rows& rows = values_.problems[i].before(o);
-      for (size_t row = 0; row < rows.count(); ++row) {
-        std::memcpy(this->row(i, o, row), rows.row(row), rows.row_bytes());
-      }
+      layouts_[i].Write(values_.problems[i].before(o), o, blocks_[i].data());
     });
   }
-}
-
-uint8_t* Tensors::row(size_t call, Operand o, size_t row) const {
-  const cases::Layout::Place& place = layouts_[call].place[o];
-  return blocks_[call][static_cast<size_t>(place.block)] + place.first + place.offset[row];
 }
 
 Reader::Reader(const Tensors& tensors) {

@@ -54,7 +54,12 @@ class Tensors {
   const std::vector<cases::CallOperands>& operands() const { return operands_; }
   // The calls for a plug-in.
   const rmsnorm_peer_case& peer_case() const { return peer_case_; }
-  uint8_t* row(size_t call, internal::Operand o, size_t row) const;
+  uint8_t* row(size_t call, internal::Operand o, size_t row) const {
+    return layouts_[call].RowIn(blocks_[call].data(), o, row);
+  }
+  void Read(size_t call, internal::Operand o, cases::Rows& rows) const {
+    layouts_[call].Read(blocks_[call].data(), o, rows);
+  }
 
  private:
   const CallValues& values_;

@@ -90,6 +90,18 @@ Layout::Layout(const Case& c) {
   });
 }
 
+void Layout::Write(const Rows& rows, Operand o, uint8_t* const* memory) const {
+  for (size_t i = 0; i < rows.count(); ++i) {
+    std::memcpy(RowIn(memory, o, i), rows.row(i), rows.row_bytes());
+  }
+}
+
+void Layout::Read(uint8_t* const* memory, Operand o, Rows& rows) const {
+  for (size_t i = 0; i < rows.count(); ++i) {
+    std::memcpy(rows.row(i), RowIn(memory, o, i), rows.row_bytes());
+  }
+}
+
 void Layout::PlaceAlone(const Case& c, Operand o) {
   const OperandCase& own = c.operand[o];
   const size_t element = internal::ElementSize(own.dtype);

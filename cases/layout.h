@@ -45,6 +45,13 @@ struct Layout {
   Block block[internal::kOperands];
   Place place[internal::kOperands];  // only for given operands
 
+  // The rows of an operand in memory.
+  uint8_t* RowIn(uint8_t* const* memory, Operand o, size_t row) const {
+    return memory[place[o].block] + place[o].first + place[o].offset[row];
+  }
+  void Write(const Rows& rows, Operand o, uint8_t* const* memory) const;
+  void Read(uint8_t* const* memory, Operand o, Rows& rows) const;
+
  private:
   void PlaceAlone(const Case& c, Operand o);
   void Interleave(const Case& c);

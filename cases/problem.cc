@@ -161,13 +161,11 @@ void Problem::ReadStrewnInputs(const Case& c) {
   Random random(~uint64_t{c.seed});
   std::vector<uint8_t> memory(layout.block[internal::kX].bytes);
   for (uint8_t& byte : memory) byte = static_cast<uint8_t>(random.Bits());
+  uint8_t* const block = memory.data();  // x's, the first
   internal::ForEachOperand(c.Given(), [&](Operand o) {
     if (c.IsOutput(o) && !c.operand[o].add) return;
-    const Layout::Place& place = layout.place[o];
-    Rows& rows = before_[o] = Rows(c.operand[o].dtype, place.offset.size(), RowLengthOf(c, o));
-    for (size_t row = 0; row < place.offset.size(); ++row) {
-      std::memcpy(rows.row(row), &memory[place.first] + place.offset[row], rows.row_bytes());
-    }
+    before_[o] = Rows(c.operand[o].dtype, RowsOf(c, o), RowLengthOf(c, o));
+    layout.Read(&block, o, before_[o]);
   });
 }
 

@@ -186,7 +186,7 @@ class PlacedCase {
       if (bytes != 0 && poison) ASAN_POISON_MEMORY_REGION(actual_block_[i], bytes);
       if (bytes != 0 && !poison) ASAN_UNPOISON_MEMORY_REGION(actual_block_[i], bytes);
     }
-    ForEachRow(actual_block_, [&](Operand o, size_t /*row*/, uint8_t* bytes) {
+    ForEachRow(actual_block_, [&](Operand o, uint8_t* bytes) {
       ASAN_UNPOISON_MEMORY_REGION(
           bytes, RowLengthOf(case_, o) * internal::ElementSize(case_.operand[o].dtype));
     });
@@ -214,13 +214,12 @@ class PlacedCase {
   }
 
  private:
-  // Calls visit(operand, row, bytes) for each row in memory.
+  // Calls visit(operand, bytes) for each row in memory.
   template <class Visit>
   void ForEachRow(uint8_t* const* memory, const Visit& visit) const {
     internal::ForEachOperand(case_.Given(), [&](Operand o) {
-      const Layout::Place& place = layout_->place[o];
-      for (size_t row = 0; row < place.offset.size(); ++row) {
-        visit(o, row, memory[place.block] + place.first + place.offset[row]);
+      for (size_t row = 0; row < layout_->place[o].offset.size(); ++row) {
+        visit(o, layout_->RowIn(memory, o, row));
       }
     });
   }
@@ -241,12 +240,11 @@ class PlacedCase {
       const Layout::Block& block = layout_->block[i];
       if (block.bytes != 0) std::memset(memory[i], block.canary, block.bytes);
     }
-    ForEachRow(memory, [&](Operand o, size_t row, uint8_t* bytes) {
+    internal::ForEachOperand(case_.Given(), [&](Operand o) {
       const OperandCase& own = case_.operand[o];
       const bool is_output = case_.IsOutput(o);
       if (is_output && !after && (!own.add || own.in_place)) return;
-      const Rows& rows = is_output && after ? problem_->after(o) : problem_->before(o);
-      std::memcpy(bytes, rows.row(row), rows.row_bytes());
+      layout_->Write(is_output && after ? problem_->after(o) : problem_->before(o), o, memory);
     });
   }
 
@@ -255,14 +253,10 @@ class PlacedCase {
   std::string DescribeOutput(Operand o) const {
     const Rows& wanted = problem_->after(o);
     Rows got(wanted.dtype(), wanted.count(), wanted.d());
-    ForEachRow(actual_block_, [&](Operand other, size_t row, const uint8_t* bytes) {
-      if (other == o) std::memcpy(got.row(row), bytes, got.row_bytes());
-    });
+    layout_->Read(actual_block_, o, got);
     const std::string difference = FirstDifference(wanted, got);
     if (!difference.empty()) return kOperandRules[o].name + difference;
-    ForEachRow(actual_block_, [&](Operand other, size_t row, uint8_t* bytes) {
-      if (other == o) std::memcpy(bytes, wanted.row(row), got.row_bytes());
-    });
+    layout_->Write(wanted, o, actual_block_);
     return {};
   }
 
@@ -274,7 +268,7 @@ class PlacedCase {
     // The operand that owns the block, or an output that replaces it.
     auto owner = static_cast<Operand>(block);
     std::string fault;
-    ForEachRow(actual_block_, [&](Operand o, size_t /*row*/, const uint8_t* bytes) {
+    ForEachRow(actual_block_, [&](Operand o, const uint8_t* bytes) {
       if (layout_->place[o].block != block) return;
       if (case_.operand[o].in_place) owner = o;
       if (!case_.IsOutput(o) && bytes <= broken &&

@@ -254,24 +254,16 @@ void TestSparse(const cases::Calls& calls, const std::string& target) {
   for (int i = 0; i < internal::kOperands; ++i) {
     blocks[i] = memory.emplace_back(layout.block[i].bytes + 1).data();
   }
-  const auto at = [&](Operand o, size_t row) {
-    return blocks[o] + layout.place[o].first + layout.place[o].offset[row];
-  };
-  internal::ForEachOperand(c.Given(), [&](Operand o) {
-    const Rows& rows = problem.before(o);
-    for (size_t row = 0; row < rows.count(); ++row) {
-      std::memcpy(at(o, row), rows.row(row), rows.row_bytes());
-    }
-  });
+  internal::ForEachOperand(c.Given(),
+                           [&](Operand o) { layout.Write(problem.before(o), o, blocks); });
   const cases::PreparedCall call(calls, {cases::OperandsAt(c, layout, blocks)},
                                  cases::ContextOf(c, target.c_str()));
   ASSERT_EQ(RMSNORM_OK, call.Run()) << rmsnorm_error_message();
   internal::ForEachOperand(c.Given(), [&](Operand o) {
-    Rows got = c.IsOutput(o) ? problem.after(o) : problem.before(o);
-    for (size_t row = 0; row < got.count(); ++row) {
-      std::memcpy(got.row(row), at(o, row), got.row_bytes());
-    }
-    EXPECT_TRUE(SameBits(c.IsOutput(o) ? problem.after(o) : problem.before(o), got))
+    const Rows& expected = c.IsOutput(o) ? problem.after(o) : problem.before(o);
+    Rows got = expected;
+    layout.Read(blocks, o, got);
+    EXPECT_TRUE(SameBits(expected, got))
         << internal::kOperandRules[o].name << " of " << cases::Text(c);
   });
 }
