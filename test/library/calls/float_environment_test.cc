@@ -68,19 +68,12 @@ TEST(FloatEnvironment, GovernsArithmetic) {
 #if defined(__x86_64__)
     if ((environment & cases::kDefaultControl) != cases::kDefaultControl) continue;
 #endif
-    volatile float one = 1;
-    volatile float three = 3;
-    volatile float subnormal = 0x1p-140f;
-    float results[3];
-    RunIn(environment, [&] {
-      results[0] = one / three;
-      results[1] = -one / three;
-      results[2] = subnormal * one;
-    });
-    const bool differs =
-        results[0] != 1.0f / 3.0f || results[1] != -1.0f / 3.0f || results[2] != 0x1p-140f;
-    EXPECT_TRUE(environment != cases::kDefaultControl || !differs);
-    differ += differs ? 1 : 0;
+    const std::vector<float> expected = {1.0f / 3.0f, -1.0f / 3.0f, 0x1p-140f};
+    volatile float one = 1, three = 3, subnormal = 0x1p-140f;
+    std::vector<float> results;
+    RunIn(environment, [&] { results = {one / three, -one / three, subnormal * one}; });
+    EXPECT_TRUE(environment != cases::kDefaultControl || results == expected);
+    differ += results == expected ? 0 : 1;
   }
   EXPECT_GE(differ, 2u);
 }
