@@ -58,6 +58,7 @@ struct Norm {
 // Rows in binary64 have the same number of roundings, of 2^-53 each. This bound is larger for every
 // row here, and covers errors of this file.
 constexpr double kColdBound = 0x1p-46;
+constexpr double kSlack = 1.01;  // for products of two errors
 
 // Whether a row is certainly computed in binary64: the value under the root is outside of [2^-100,
 // the largest f32] by more than the error of the f32 sum.
@@ -77,12 +78,21 @@ double InverseBound(const Roundings& roundings, const Norm& norm, const Range& s
 
 // An exact value and its range.
 struct Quantity {
+  Quantity(double value, const Range& its_range) : exact(value), range(its_range) {}
+  Quantity(double value) : Quantity(value, Range(value)) {}  // NOLINT(google-explicit-constructor)
+
   double exact;
   Range range;
 };
+Quantity operator*(const Quantity& a, const Quantity& b) {
+  return {a.exact * b.exact, Map(a.range, b.range, std::multiplies<>())};
+}
+Quantity operator-(const Quantity& a, const Quantity& b) {
+  return {a.exact - b.exact, Map(a.range, b.range, std::minus<>())};
+}
 
 Quantity InverseOf(const Roundings& roundings, const Norm& norm, const Quantity& sum) {
-  Quantity r = {norm.Inverse(sum.exact), {}};
+  Quantity r(norm.Inverse(sum.exact), {});
   r.range.may_be_nan = sum.range.may_be_nan;
   if (!sum.range.HasNumbers()) return r;
   const double bound = InverseBound(roundings, norm, sum.range);
@@ -282,7 +292,7 @@ class Forward : public Computation {
     Sum exact;
     Sum low;
     Sum high;
-    Quantity sum = {};
+    Quantity sum(0, {});
     for (const ExpectedElement& element : row_.elements) {
       exact.Add(element.exact * element.exact);
       if (roundings_.any) continue;
@@ -601,53 +611,41 @@ class Forward : public Computation {
 
 // --------------------------------------------------------------------------------- backward
 
-// The closed form of the gradients, and errors for their ranges.
-//
-// u is 2^-24, or 2^-53 where the row is computed in binary64. R is the bound of the inverse RMS. It
-// includes the roundings of r. sum(a) is the sum over a row of a_j = |g_j x_j|.
-//
-// - g = dy w' rounds once: u |g|.
-// - Each term of c has the rounding of g and at most m = k + 7 + b others (definition 16). So the
-//   error of c is (m + 1) u sum(a).
-// - q = c r / D rounds twice and contains r. Its error is (m + 1) u sum(a) r / D + |q| (R + 2 u).
-//   With eps outside it also contains s, which has the bound of r, and rounds once more: 2 R + 3 u.
-// - (x r) q rounds twice and contains r once more; x q rounds once. Let M be |x r q| or |x q|, and
-//   M_a the same with sum(a) in place of c. The error is M_a (m + 1) u + M (2 R + 4 u).
-// - e = g - M rounds once: u (|g| + M).
-// - r e contains r and rounds once: |dx| (R + u).
-// - A term of dw contains dy x, which rounds once, and r: |dy x r| (u + R). Then come N roundings
-//   of sums (definition 16). db has N - 1 of these alone: with one row it is dy exactly.
-//
-// Products of two errors are of the order of u times these: 1 % more covers them for the m and the
-// rows of these tests. In binary64, dx and each term of dw round to f32 at the end. Products below
-// 2^-126 are rounded to multiples of 2^-149. That matters for tiny rows or gradients, so each sum,
-// product and result may be off by another 2^-149. The product with x multiplies such an error of
-// g by |x|, and adds it to c.
+// The closed form of the gradients, with a range for each step. A rounding widens the range: to
+// f32, or to binary64 where the row is certainly computed in that. A row that may be either has the
+// ranges of f32, which hold the results of both.
 class Backward : public Computation {
  public:
   using Computation::Computation;
   void Make() {
-    dw_.assign(c_.Has(kDw) ? RowsOf(c_, kDw) : 1, Gradients(c_.d));
-    db_.assign(c_.Has(kDb) ? RowsOf(c_, kDb) : 1, Gradients(c_.d));
+    const Gradients zeros(c_.d, {0, 0, Range(0.0)});
+    dw_.assign(c_.Has(kDw) ? RowsOf(c_, kDw) : 1, zeros);
+    db_.assign(c_.Has(kDb) ? RowsOf(c_, kDb) : 1, zeros);
     for (size_t row = 0; goes_on() && row < c_.RowCount(); ++row) AddRow(row);
     for (const Operand o : {kDw, kDb}) {
-      const std::vector<Gradients>& columns = o == kDw ? dw_ : db_;
+      std::vector<Gradients>& columns = o == kDw ? dw_ : db_;
       const double roundings = roundings_.Rows(c_.RowCount() / columns.size(), o);
       Theta sum(roundings_, std::max(roundings - 1, 0.0) * kUnit);
       // The product of dy and x, and the inverse RMS; others may round both.
       if (o == kDw) sum.Add(kUnit + roundings_.Inverse() + 2 * roundings_.Between());
       if (roundings > 0) sum.Operate();
-      for (size_t row = 0; row < columns.size(); ++row) Expect(o, row, columns[row], sum);
+      for (size_t row = 0; row < columns.size(); ++row) {
+        for (ExpectedElement& one : columns[row]) {
+          one.range = Around(one.range, kSlack * one.size * roundings * kUnit);
+        }
+        Expect(o, row, columns[row], sum);
+      }
     }
   }
 
  private:
-  struct Gradient {
-    double exact = 0;
-    double size = 0;   // of definition 16
-    double error = 0;  // for the range
-  };
-  using Gradients = std::vector<Gradient>;
+  using Gradients = std::vector<ExpectedElement>;
+
+  static void AddTerm(const Quantity& term, ExpectedElement& to) {
+    to.exact += term.exact;
+    to.size += std::fabs(term.exact);
+    to.range = Map(to.range, term.range, std::plus<>());
+  }
 
   // dy, or what definition 10 makes of it, in f32: each operation is rounded once.
   std::vector<double> RowOfDy(size_t row) const {
@@ -666,85 +664,82 @@ class Backward : public Computation {
   }
 
   void AddRow(size_t row) {
-    constexpr double kTiny = 0x1p-149;
-    constexpr double kSlack = 1.01;
-    const double roundings_of_dw = roundings_.Rows(c_.RowCount() / dw_.size(), kDw);
-    const double roundings_of_db = roundings_.Rows(c_.RowCount() / db_.size(), kDb);
-    const double m_plus_1 = roundings_.Sum() + 1;
-    Sum squares;
-    Sum c;
-    Sum c_a;
-    Sum c_w;  // of what the addition of the weight offset rounds
-    Sum c_g;  // of the errors of subnormal g
     const auto row_of_x = Input(kX, row);
     const std::vector<double> row_of_dy = RowOfDy(row);
     const auto weights = Weight(kWeight, row);
-    for (size_t j = 0; j < c_.d; ++j) {
-      const double x = row_of_x(j);
-      const double dy = row_of_dy[j];
-      const double w = weights(j);
-      squares.Add(x * x);
-      c.Add(dy * w * x);
-      c_a.Add(std::fabs(dy * w * x));
-      c_w.Add(std::fabs(dy * (RoundToF32(w) - w) * x));
-      if (std::fabs(dy * w) < 0x1p-126) c_g.Add(kTiny * std::fabs(x));
-    }
+    Sum squares;
+    for (size_t j = 0; j < c_.d; ++j) squares.Add(row_of_x(j) * row_of_x(j));
     const double sum = squares.Get();
-    const double r = c_.Has(kRstd) ? Input(kRstd, row)(0) : norm_.Inverse(sum);
+    const Quantity r =
+        c_.Has(kRstd) ? Input(kRstd, row)(0) : InverseOf(roundings_, norm_, Quantity(sum));
     const bool needs_sum = !c_.Has(kRstd) || norm_.placement != RMSNORM_EPS_INSIDE;
-    const bool is_cold = needs_sum ? IsCold(norm_.UnderRoot(sum)) : !(r >= 0x1p-64 && r <= 0x1p50);
-    const double u = is_cold ? 0x1p-53 : kUnit;
-    const double bound = is_cold ? kColdBound : std::expm1(roundings_.Inverse());
-    const double s = std::sqrt(sum / norm_.divisor);
+    const bool is_cold =
+        needs_sum ? IsCold(norm_.UnderRoot(sum)) : !(r.exact >= 0x1p-64 && r.exact <= 0x1p50);
+    constexpr double kTiny = 0x1p-149;  // f32 rounds numbers below 2^-126 to multiples of it
+    const double unit = is_cold ? kColdBound : kUnit;
+    const double tiny = is_cold ? 0 : kTiny;
+    const auto rounded = [=](const Quantity& a) {
+      return Quantity{a.exact, Around(Widen(a.range, unit), tiny)};
+    };
+    // In a row in f32 a step may overflow although the gradient does not.
+    const auto fitting = [=](const Quantity& a) {
+      const bool fits = is_cold || (a.range.low > -0x1.FFp127 && a.range.high < 0x1.FFp127);
+      return fits ? a : Quantity{a.exact, Anything()};
+    };
+
+    std::vector<Quantity> g;
+    Sum exact, sizes, low, high;
+    for (size_t j = 0; j < c_.d; ++j) {
+      const Quantity weight = {weights(j), Range(RoundToF32(weights(j)))};
+      g.push_back(rounded(Quantity(row_of_dy[j]) * weight));
+      const Quantity term = g[j] * row_of_x(j);
+      exact.Add(term.exact);
+      sizes.Add(std::fabs(term.exact));
+      low.Add(term.range.low);
+      high.Add(term.range.high);
+    }
+    const double error =
+        kSlack * sizes.Get() * roundings_.Sum() * unit + static_cast<double>(c_.d) * tiny;
+    const Quantity c = {exact.Get(), Around(Range(low.Get(), high.Get()), error)};
+
+    // f32 multiplies by the inverse of the divisor. Where the mean overflows, dx is computed in
+    // binary64.
+    const Quantity over_divisor = {1 / norm_.divisor,
+                                   Range(1 / norm_.divisor, RoundToF32(1 / norm_.divisor))};
+    Quantity mean = rounded(rounded(c * r) * over_divisor);
+    double mean_of_sizes = sizes.Get() * std::fabs(r.exact) / norm_.divisor;
     const bool is_floor = norm_.placement == RMSNORM_EPS_FLOOR;
     const bool is_outside = norm_.placement == RMSNORM_EPS_OUTSIDE;
-    const double factor =
-        is_outside ? (s == 0 ? 0 : r / (norm_.divisor * s)) : r * r / norm_.divisor;
-    const bool only_g = is_floor && s < norm_.eps;
+    const double s = std::sqrt(sum / norm_.divisor);
+    const double bound = InverseBound(roundings_, norm_, Range(sum));
+    if (is_outside) {
+      mean = rounded(mean * Quantity{1 / s, Widen(Range(1 / s), bound)});
+      mean_of_sizes /= s;
+    }
     // This close to the floor, the library may take the RMS to be on either side.
     const bool is_open = is_floor && std::fabs(s - norm_.eps) <= bound * norm_.eps;
-    const double tiny_c = is_cold ? 0 : static_cast<double>(c_.d) * kTiny + c_g.Get();
+    const bool only_g = is_floor ? s < norm_.eps : is_outside && s == 0;
+    if (only_g) mean.exact = mean_of_sizes = 0;
+    if (is_open) mean.range.Include(0);
+    if (only_g && !is_open) mean = 0;
+
     Gradients dx(c_.d);
     Gradients& dw = dw_[c_.Has(kDw) ? SharedRow(c_, kDw, row) : 0];
     Gradients& db = db_[c_.Has(kDb) ? SharedRow(c_, kDb, row) : 0];
     for (size_t j = 0; j < c_.d; ++j) {
-      const double dy = row_of_dy[j];
-      const double x = row_of_x(j);
-      const double w = weights(j);
-      const double g = dy * w;
-      const double x_factor = std::fabs(x * factor);
-      const double second = only_g ? 0 : x * factor * c.Get();
-      const double size = std::fabs(g) + std::fabs(second);
-      double& error = dx[j].error;
-      dx[j].exact = r * (g - second);
-      dx[j].size = std::fabs(r) * (std::fabs(g) + (only_g ? 0 : 5) * x_factor * c_a.Get());
-      error =
-          x_factor * (c_a.Get() * m_plus_1 * u + tiny_c) + std::fabs(second) * (2 * bound + 4 * u);
-      error += 2 * size * u + (is_cold ? 0 : 4 * kTiny);
-      if (!is_cold && !only_g) {
-        // Where c r / D, its quotient by s, or x r is subnormal.
-        error += kTiny * (is_outside ? std::fabs(x) * (2 / s + 1) : 2 * std::fabs(x * r));
-        error += kTiny * std::fabs(c.Get() * r / norm_.divisor);
-      }
-      error += std::fabs(dy * (RoundToF32(w) - w)) + x_factor * c_w.Get();
-      error = std::fabs(r) * error + std::fabs(dx[j].exact) * (bound + u + (is_cold ? kUnit : 0));
-      error = kSlack * error + kTiny;
-      if (is_cold) error += std::fabs(r) * size * 0x1p-40;  // binary64, plus errors of this file
-      if (is_open) error += std::fabs(r * x * factor * c.Get());
-      // In a row in f32, a step may overflow although dx does not.
-      const double largest =
-          std::max({std::fabs(g), std::fabs(second), std::fabs(g - second), std::fabs(x * r)});
-      if (!is_cold && largest >= 0x1.FFp127) error = kInfinity;
-
+      const Quantity x = row_of_x(j);
+      const Quantity dy = row_of_dy[j];
+      const Quantity scaled = is_outside ? x : fitting(rounded(x * r));
+      const Quantity second = fitting(rounded(scaled * mean));
+      const Quantity value = rounded(r * fitting(rounded(fitting(g[j]) - second)));
+      const double size = std::fabs(r.exact) *
+                          (std::fabs(g[j].exact) + 5 * std::fabs(scaled.exact) * mean_of_sizes);
       // In a row in f32 the product may overflow although the term does not.
-      const double term = (is_cold ? dy * x : RoundToF32(dy * x)) * r;
-      dw[j].exact += dy * x * r;
-      dw[j].size += std::fabs(term);
-      dw[j].error += kSlack * std::fabs(term) * (u + bound + roundings_of_dw * kUnit) +
-                     (std::fabs(r) + 1) * kTiny;
-      db[j].exact += dy;
-      db[j].size += std::fabs(dy);
-      db[j].error += kSlack * std::fabs(dy) * roundings_of_db * kUnit;
+      const double dy_x = dy.exact * x.exact;
+      const Quantity of_fma = rounded({dy_x, Range(is_cold ? dy_x : RoundToF32(dy_x))}) * r;
+      dx[j] = {value.exact, size, value.range};
+      AddTerm({of_fma.exact, Around(of_fma.range, kTiny)}, dw[j]);
+      AddTerm(dy, db[j]);
     }
     // G of definition 16, and the subtraction. Others may round g; the size is five times the
     // second term, so it also covers two products with x that they round.
@@ -756,32 +751,26 @@ class Backward : public Computation {
 
   // The gradient in f32 is added to the existing one, if requested, multiplied by the factor of the
   // residual, and then cast.
-  void Expect(Operand o, size_t row, const Gradients& gradients, Theta theta) {
+  void Expect(Operand o, size_t row, Gradients gradients, Theta theta) {
     if (!c_.Has(o)) return;
     const OperandCase& own = c_.operand[o];
     if (own.add) theta.Operate();
     const double factor = o == kDx ? internal::FactorOr1(c_.options.residual_factor) : 1;
     if (factor != 1) theta.Operate();
     theta.Cast(own.dtype);
-    ExpectedRow expected = {o,
-                            row,
-                            std::vector<ExpectedElement>(c_.d),
-                            own.dtype,
-                            roundings_.arithmetic,
-                            HasBound() ? theta.Bound(own.dtype) : kInfinity};
     for (size_t j = 0; j < c_.d; ++j) {
-      const auto [exact, size, error] = gradients[j];
+      auto& [exact, size, range] = gradients[j];
       const double before = own.add ? Get(problem_.before(o), row, j) : -0.0;
       // Some sum of rows may overflow although the last one does not.
-      const bool is_finite = std::isfinite(exact + error) && (o == kDx || size < 0x1p128);
-      Range range = is_finite ? Range(exact - error, exact + error) : Anything();
-      range = Map(range, [=](double to_add) {
-        return RoundToF32(RoundToF32(before + RoundToF32(to_add)) * factor);
-      });
-      expected.elements[j] = {(exact + before) * factor, size * std::fabs(factor),
-                              Cast(own.dtype, range)};
+      if (!range.IsFinite() || (o != kDx && !(size < 0x1p128))) range = Anything();
+      range = Cast(own.dtype, Map(range, [=](double to_add) {
+                     return RoundToF32(RoundToF32(before + RoundToF32(to_add)) * factor);
+                   }));
+      exact = (exact + before) * factor;
+      size *= std::fabs(factor);
     }
-    Computation::Expect(expected);
+    Computation::Expect({o, row, std::move(gradients), own.dtype, roundings_.arithmetic,
+                         HasBound() ? theta.Bound(own.dtype) : kInfinity});
   }
 
   // Whether the rows and the gradients are of an ordinary size, and so all products.

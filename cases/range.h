@@ -86,6 +86,14 @@ inline Range Times(const Range& a, const Range& b) {
   return result;
 }
 
+// Widened by an error.
+inline Range Around(const Range& range, double error) {
+  Range result = range;
+  result.low -= error;
+  result.high += error;
+  return result;
+}
+
 // Widened by a relative error.
 inline Range Widen(const Range& range, double error) {
   Range result = range;
