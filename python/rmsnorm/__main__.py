@@ -20,20 +20,19 @@ from ._identify import identify_files
 from ._probe import probe
 from ._tensors import write_safetensors
 
+# The flags of the operands, by their names in messages.
 _FILES = {
-    "input": "what the implementation was given: float32, float16 or bfloat16, of any shape",
-    "weight": "its weight, of any shape that a weight may have",
-    "bias": "its bias",
-    "post-norm-weight": "the weight of a norm of x before the sum",
-    "gate": "its gate, of the shape of x",
-    "cos": "its cosines for rotary positions, a number for each pair of elements",
-    "sin": "its sines",
-    "residual": "the residual that it adds to x, of the shape of x",
-    "output": "what it gave back, of the shape of x",
-    "residual-output": "its sum of the residual and x",
+    "x": ("input", "what the implementation was given: float32, float16 or bfloat16, of any shape"),
+    "weight": ("weight", "its weight, of any shape that a weight may have"),
+    "bias": ("bias", "its bias"),
+    "post_norm_weight": ("post-norm-weight", "the weight of a norm of x before the sum"),
+    "gate": ("gate", "its gate, of the shape of x"),
+    "cos": ("cos", "its cosines for rotary positions, a number for each pair of elements"),
+    "sin": ("sin", "its sines"),
+    "residual": ("residual", "the residual that it adds to x, of the shape of x"),
+    "y": ("output", "what it gave back, of the shape of x"),
+    "residual_out": ("residual-output", "its sum of the residual and x"),
 }
-# The names of operands in messages that have a flag of another name.
-_FLAGS = {"x": "input", "y": "output", "residual_out": "residual-output"}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -82,9 +81,9 @@ def _parser() -> argparse.ArgumentParser:
         help="tell which norm computed a tensor in a file",
         epilog="The exit status is 1 if no norm fits, or if the one that fits has a mistake.",
     )
-    for name, words in _FILES.items():
-        is_required = name in ("input", "output")
-        identify.add_argument(f"--{name}", metavar="FILE", required=is_required, help=words)
+    for name, (flag, words) in _FILES.items():
+        is_required = name in ("x", "y")
+        identify.add_argument(f"--{flag}", metavar="FILE", required=is_required, help=words)
     identify.add_argument(
         "--eps",
         type=_all_eps,
@@ -131,13 +130,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _with_flags(message: str) -> str:
     """Returns the library's message on an operand with the flags of operands."""
-    same = ("weight", "bias", "gate", "residual", "cos", "sin")
-    operands = {name: name for name in same}
-    operands |= {"post_norm_weight": "post-norm-weight", **_FLAGS}
-    names = "|".join(operands)
+    names = "|".join(_FILES)
     if not re.match(f"({names}): ", message):
         return message
-    return re.sub(rf"\b({names})\b", lambda match: f"--{operands[match[1]]}", message)
+    return re.sub(rf"\b({names})\b", lambda match: f"--{_FILES[match[1]][0]}", message)
 
 
 def main(words: Sequence[str] | None = None) -> int:
