@@ -19,6 +19,7 @@ import numpy.typing as npt
 from . import _library
 from ._calls import c_context, c_options
 from ._library import BF16, F16, F32, F64
+from ._options import WORDS
 from ._tensors import Tensor, rounded
 
 __all__ = ["NAMES", "NARROW", "Array", "Call", "Distance", "Numbers", "Options", "Step", "Trial"]
@@ -110,16 +111,6 @@ def forward(operands: Mapping[str, Tensor], options: Options = Options()) -> Non
         _library.raise_error(status)
 
 
-def library_result(
-    name: str, operands: Mapping[str, Array], dtype: int, options: Options
-) -> F32Array:
-    """Returns an output of the library that has the shape of x."""
-    tensors = {each: rounded(array.values, array.dtype) for each, array in operands.items()}
-    output = Tensor.empty(operands["x"].values.shape, dtype)
-    forward({**tensors, name: output}, options)
-    return output.values()
-
-
 def sums_of(x: F32Array) -> F64Array:
     """Returns the library's sums of squares of rows, with a dimension for columns."""
     sums = np.empty(x.shape[:-1], np.float64)
@@ -199,7 +190,10 @@ class Call:
         names += ["gate"] if self._is_gated(options) else []
         taken = {name: self.operands[name] for name in names}
         taken["residual"] = Array(taken["residual"].values, F32)
-        return library_result("residual_out", taken, F32, self.options_of_sum(options))
+        tensors = {name: rounded(array.values, array.dtype) for name, array in taken.items()}
+        tensors["residual_out"] = total = Tensor.empty(self.x.values.shape, F32)
+        forward(tensors, self.options_of_sum(options))
+        return total.values()
 
     def residual_out(self, options: Options) -> F32Array:
         dtype = self.operands["residual"].dtype
@@ -215,7 +209,7 @@ def scaled_sum(total: F32Array, dtype: int, options: Options) -> F32Array:
 
 
 _OF_GATES = ("activation", "gate_placement", "gate_rounding")
-_PLACES = ["inside", "outside", "floor"]
+_PLACES = WORDS["eps_placement"]
 
 
 class Trial:

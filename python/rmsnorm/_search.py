@@ -144,37 +144,28 @@ def observe(tensors: Mapping[str, Tensor]) -> Call:
     return Call(operands | {"y": y}, y.dtype)
 
 
-_KINDS = (
-    "",
-    "of zeros",
-    "with a NaN",
-    "with an infinity",
-    "whose squares overflow f32",
-    "whose squares are too small for f32",
-    "whose tables hold a NaN or an infinity",
-)
-
-
 def _input(call: Call) -> F32Array:
     return call.sum(Options()) if "residual" in call else call.x.values
 
 
-def _kinds_of(call: Call) -> npt.NDArray[Any]:
-    """Returns what is unusual about each row, as an index of _KINDS."""
+def _kinds_of(call: Call) -> tuple[list[str], npt.NDArray[Any]]:
+    """Returns what may be unusual about rows, after "" for ordinary ones, and the index of what each
+    row is."""
     h = _input(call)
     wide = h.astype(np.float64)
     sums = np.einsum("ij,ij->i", wide, wide)
     tables = [call.operands[name].values for name in ("cos", "sin") if name in call]
     numbers = np.concatenate([h[:, :0], *tables], axis=1)
-    conditions = (
-        np.isnan(h).any(axis=1),
-        np.isinf(h).any(axis=1),
-        sums == 0,
-        sums > np.finfo(np.float32).max,
-        sums < 2.0**-100 * call.d,
-        ~np.isfinite(numbers).all(axis=1),
-    )
-    return np.select(conditions, (2, 3, 1, 4, 5, 6), 0)
+    unusual = {
+        "of zeros": sums == 0,
+        "with a NaN": np.isnan(h).any(axis=1),
+        "with an infinity": np.isinf(h).any(axis=1),
+        "whose squares overflow f32": sums > np.finfo(np.float32).max,
+        "whose squares are too small for f32": sums < 2.0**-100 * call.d,
+        "whose tables hold a NaN or an infinity": ~np.isfinite(numbers).all(axis=1),
+    }
+    names = ["", *unusual]
+    return names, np.select(list(unusual.values()), range(1, len(names)), 0)
 
 
 # ----------------------------------------------------------------------------------------- numbers
@@ -622,11 +613,13 @@ def _errors_of(
     return f"{wrong} of {rows * d} elements are wrong.", is_near
 
 
-def _special_rows(whole: Call, kinds: npt.NDArray[Any], best: Candidate) -> list[str]:
+def _special_rows(
+    whole: Call, names: Sequence[str], kinds: npt.NDArray[Any], best: Candidate
+) -> list[str]:
     """Returns what became of special rows, compared with the library by the options of the best
     hypothesis."""
     notes, as_here = [], []
-    for kind, name in enumerate(_KINDS):
+    for kind, name in enumerate(names):
         part = whole.rows(kinds == kind)
         y = part.y.values
         if kind == 0 or not len(y):
@@ -751,7 +744,7 @@ def find_in(whole: Call, eps: list[float]) -> Answer:
 
 def ordinary_rows(whole: Call) -> Call:
     """Returns the call on its ordinary rows. Raises ValueError if there is none."""
-    rows = _kinds_of(whole) == 0
+    rows = _kinds_of(whole)[1] == 0
     if not rows.any():
         raise ValueError("x: each row holds zeros, NaN, infinity or squares that f32 cannot add")
     return whole.rows(rows)
@@ -760,7 +753,7 @@ def ordinary_rows(whole: Call) -> Call:
 def answer_to(whole: Call, nearest: list[Candidate]) -> Answer:
     """Returns the answer, given the candidates that are nearest to the ordinary rows of a call, in
     order."""
-    kinds = _kinds_of(whole)
+    names, kinds = _kinds_of(whole)
     ordinary = np.flatnonzero(kinds == 0)
     seen = whole.rows(ordinary)
     d = seen.d
@@ -786,7 +779,7 @@ def answer_to(whole: Call, nearest: list[Candidate]) -> Answer:
     if fit != "none":
         answer.open = _left_open(good, best)
         few = _differing_rows(seen, expected, ordinary)
-        answer.notes = [few] * bool(few) + _special_rows(whole, kinds, best)
+        answer.notes = [few] * bool(few) + _special_rows(whole, names, kinds, best)
     if "residual_out" in seen:
         total = _sum_in_words(seen, best.used)
         total = f"the sum, {best.step.words}," if best.step.sum else total
