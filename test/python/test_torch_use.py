@@ -26,9 +26,11 @@ import torch
 import torch.nn.functional as F
 import torch.nn.utils.parametrize
 import transformers
+from diffusers.models.normalization import AdaLayerNormContinuous, LuminaRMSNormZero
+from diffusers.models.transformers.transformer_mochi import MochiRMSNormZero
 from programs import run
 from torch import Tensor
-from torch_models import is_computed_by_library
+from torch_models import assert_bits, is_computed_by_library, whole_rows
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.mamba2.modeling_mamba2 import MambaRMSNormGated
@@ -1210,6 +1212,23 @@ def test_results_of_a_model(name, monkeypatch):
             torch.testing.assert_close(call(compiled), before, rtol=0, atol=1e-5)
         report.undo()
         assert torch.equal(call(model), before)
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda d: AdaLayerNormContinuous(d, d, norm_type="rms_norm"),
+        lambda d: LuminaRMSNormZero(d, 1e-5, True),
+        lambda d: MochiRMSNormZero(d, 4 * d),
+    ],
+)
+def test_norms_in_modules_that_modulate_them(make, dtype):
+    """The rows' sums of squares are exact."""
+    module, x, embedding = make(64).to(dtype), whole_rows(2, 3, 64, dtype=dtype), torch.randn(2, 64)
+    expected = module(x, embedding.to(dtype))
+    assert [each.name for each in use(module).replaced] == ["norm"]
+    assert_bits(module(x, embedding.to(dtype)), expected)
 
 
 # --------------------------------------------------------------------------------------- page
