@@ -77,6 +77,14 @@ class Files(Packages):
             self.assertEqual(read(self.path("release"), path), text)
             self.assertNotRegex(text, r"@\w+@")
 
+    def test_lengths_of_lines(self):
+        """Debian's lintian refuses lines of more than 512 characters, but not those of tensors."""
+        with tarfile.open(self.tarball) as tarball:
+            for member in tarball:
+                if member.isfile() and not member.name.endswith(".safetensors"):
+                    lines = tarball.extractfile(member).read().split(b"\n")
+                    self.assertLessEqual(max(map(len, lines)), 512, member.name)
+
 
 class Conan(Packages):
     """Conan takes the recipe from a local index, without another remote, into an empty cache."""
