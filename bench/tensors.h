@@ -72,8 +72,8 @@ class Tensors {
   rmsnorm_peer_case peer_case_ = {};
 };
 
-// Reads results as the next operation of a program would, which takes longer if they are not in the
-// caches.
+// Reads results, as the next operation of a program would. This takes longer where the caches do
+// not hold them.
 class Reader {
  public:
   Reader(const uint8_t* data, size_t bytes) { Add(data, bytes); }

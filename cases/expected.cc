@@ -79,7 +79,8 @@ double InverseBound(const Roundings& roundings, const Norm& norm, const Range& s
 // An exact value and its range.
 struct Quantity {
   Quantity(double value, const Range& its_range) : exact(value), range(its_range) {}
-  Quantity(double value) : Quantity(value, Range(value)) {}  // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor): formulas mix numbers with quantities
+  Quantity(double value) : Quantity(value, Range(value)) {}
 
   double exact;
   Range range;

@@ -45,7 +45,7 @@ struct Layout {
   Block block[internal::kOperands];
   Place place[internal::kOperands];  // only for given operands
 
-  // The rows of an operand in memory.
+  // A row of an operand in memory that has these blocks. Write() and Read() copy all its rows.
   uint8_t* RowIn(uint8_t* const* memory, Operand o, size_t row) const {
     return memory[place[o].block] + place[o].first + place[o].offset[row];
   }
@@ -59,7 +59,7 @@ struct Layout {
 };
 
 // By definition, outputs share no byte with each other, nor with any other operand unless they
-// replace it exactly. Names those that do; the text is empty if there are none.
+// replace it exactly. Returns which operands overlap, or an empty text.
 std::string OverlapIn(const Case& c, const Layout& layout);
 
 // The operands of a case whose blocks of memory are these.

@@ -437,7 +437,7 @@ def _with_settled(seen: Call, nearest: list[Candidate], numbers: _Numbers) -> li
                 break
     others = (each for each in nearest if family(each) not in settled)
     found = sorted([*settled.values(), *others], key=lambda each: each.nearness)
-    # The simplest comes first of those that differ by no more than errors of sums.
+    # Candidates that differ by no more than errors of sums: the simplest comes first.
     most = 2 * found[0].distance.bits + 3
     alike = [each for each in settled.values() if each.distance.bits <= most] or found[:1]
     first = min(alike, key=lambda each: (each.step.kind, each.nearness))

@@ -240,7 +240,7 @@ return F.rms_norm(x.float(), (self.d,), 1 + self.weight.float(), self.eps).type_
 x_fp32 = x.float()
 x_normed = F.rms_norm(x_fp32, normalized_shape=self.shape, weight=self.gain, eps=self.eps)
 return x_normed.to(x.dtype)""",
-    # As Stanford's CS336 asks for it.
+    # Stanford's CS336 asks for this form.
     "Course": """
 in_dtype = x.dtype
 x = x.to(torch.float32)

@@ -84,7 +84,7 @@ def packed(function: str, eps: Any, options: Any) -> str:
         if options:
             options = {name: _constant(value) for name, value in options.items()}
         return _pack(function, _constant(eps), **options)
-    # Equal values of these types mean the same, but for zeros: 0.0 is not -0.0.
+    # Equal values of these types mean the same, except zeros: 0.0 is not -0.0.
     if type(eps) in _CACHED and eps != 0:
         for value in options.values():
             if type(value) not in _CACHED or value == 0:

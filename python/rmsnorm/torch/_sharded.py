@@ -46,7 +46,7 @@ def _local(name: str, value: Any, x: DTensor, rows: list[Placement]) -> Any:
         return value
     if name not in SHARED:
         return value.redistribute(placements=rows).to_local(grad_placements=rows)
-    # Its dimensions align with those of x from the right.
+    # Its last dimension aligns with the last one of x.
     missing = x.ndim - value.ndim
     own: list[Placement] = [Replicate() for _ in rows]
     gradient: list[Placement] = [Replicate() for _ in rows]

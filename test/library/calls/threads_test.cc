@@ -98,30 +98,35 @@ TEST(Parts, LargeAndSmallWork) {
   }
 }
 
-// Six threads call at once, by a module that they share. Each has its own message.
+// Six threads call at once, with options and by a module that they share. Each has its own message.
 TEST(Callers, ResultsAndMessages) {
   Random random(41);
   const Rows x = Draw(random, Values::kNormal, RMSNORM_BF16, kManyRows, kD);
-  const auto* const in = reinterpret_cast<const bf16*>(x.row(0));
+  const Rows weight = Draw(random, Values::kNormal, RMSNORM_BF16, 1, kD);
   for (const std::string& target : SupportedTargets()) {
     RmsNorm shared(kD, Options(), Dtype::bf16, OnTarget(target));
-    shared.set_weight(ConstView(VectorOf(Draw(random, Values::kNormal, RMSNORM_BF16, 1, kD))));
-    // y, dx and dw.
-    const auto results = [&] {
+    shared.set_weight(ConstView(VectorOf(weight)));
+    // Results for y, dx and dw, by options or by the module.
+    const auto results = [&](bool by_module, int threads) {
       std::vector<Rows> all(2, Rows(RMSNORM_BF16, kManyRows, kD));
       all.emplace_back(RMSNORM_F32, 1, kD);
-      const auto out = [&](size_t k) { return reinterpret_cast<bf16*>(all[k].row(0)); };
-      shared.norm(in, out(0), kManyRows);
-      shared.backward(in, in, nullptr, out(1), reinterpret_cast<float*>(all[2].row(0)), kManyRows);
+      const ForwardOperands operands = NormOperands(x, by_module ? nullptr : &weight, all[0]);
+      BackwardOperands gradients;
+      gradients.x = gradients.dy = operands.x;
+      gradients.weight = operands.weight;
+      gradients.dx = View(ViewOf(all[1]));
+      gradients.dw = View(VectorOf(all[2]));
+      by_module ? shared.forward(operands) : forward(operands, {}, OnTarget(target, threads));
+      by_module ? shared.backward(gradients) : backward(gradients, {}, OnTarget(target, threads));
       return all;
     };
-    const std::vector<Rows> expected = results();
+    const std::vector<Rows> expected = results(false, 1);
     std::atomic<int> wrong{0};
     std::vector<std::thread> callers;
     for (int i = 0; i < 6; ++i) {
       callers.emplace_back([&, i] {
         for (int repeat = 0; repeat < 12; ++repeat) {
-          const std::vector<Rows> actual = results();
+          const std::vector<Rows> actual = results(repeat % 2 != 0, i % 3);
           for (size_t k = 0; k < 3; ++k) wrong += SameBits(expected[k], actual[k]) ? 0 : 1;
           const std::string name = "caller " + std::to_string(i);
           const char* exact;

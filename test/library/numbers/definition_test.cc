@@ -78,8 +78,8 @@ TEST(Definition, SumsInF32AndBinary64) {
 
 // ------------------------------------------------------------------------------------- gradients
 
-// Squares and c add up by fma: elements 0 and 128 share a lane, and the others are 0. The given
-// inverse RMS is used as it is.
+// Squares and c add up by fma: elements 0 and 128 share a lane, and the others are 0. The
+// inverse RMS is given.
 TEST(Definition, SumsByFma) {
   Random random(19);
   for (int repeat = 0; repeat < 200; ++repeat) {
