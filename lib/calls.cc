@@ -20,11 +20,18 @@
 namespace rmsnorm::internal {
 namespace {
 
-// Not inlined, so that calls of longer rows leave the stack to their kernels.
+// Neither of the two is inlined, so that what one of them and its `run` keep on the stack does not
+// lie below the kernels of the other.
 template <size_t kFloats, class F>
 RMSNORM_NOINLINE void RunWithStack(const F& run) {
   alignas(64) float memory[kFloats];
   Scratch scratch(memory, kFloats);
+  run(scratch);
+}
+
+template <class F>
+RMSNORM_NOINLINE void RunWithHeap(const F& run) {
+  Scratch scratch(nullptr, 0);
   run(scratch);
 }
 
@@ -37,8 +44,7 @@ rmsnorm_status RunWithScratch(size_t d, bool rotates, const F& run) {
     if (d <= kFloats && !rotates) {
       RunWithStack<kFloats>(run);
     } else {
-      Scratch scratch(nullptr, 0);
-      run(scratch);
+      RunWithHeap(run);
     }
     return RMSNORM_OK;
   } catch (const std::bad_alloc&) {
