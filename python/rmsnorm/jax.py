@@ -173,8 +173,7 @@ def _results(
         if operand is not None or name == "x"
     }
     chosen = bytes(_calls.c_options(eps=eps, **options))
-    results: dict[str, Any] = _forward(operands, names=names, options=chosen)
-    return results
+    return _forward(operands, names=names, options=chosen)
 
 
 def _array(name: str, value: Any) -> jax.Array:
@@ -308,10 +307,7 @@ def _call(operands: Arrays, results: Results, options: bytes) -> list[jax.Array]
     shapes = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in operands.items()}
     call = jax.make_jaxpr(_partitioned(shapes, results, options))(shapes)
     leaves, tree = jax.tree.flatten(operands)
-    arrays: list[jax.Array] = _library.bind(
-        *leaves, tree=tree, results=results, options=options, call=call
-    )
-    return arrays
+    return _library.bind(*leaves, tree=tree, results=results, options=options, call=call)
 
 
 def _library_impl(*leaves: Any, call: Any, **_: Any) -> Any:

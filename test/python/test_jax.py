@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import inspect
 import itertools
-import os
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -397,18 +393,6 @@ def test_refusals_name_the_argument(error, function, message, wrong, jit):
 def test_an_option_from_a_tracer_is_refused(name):
     with pytest.raises(TypeError, match=f"^{name}: "):
         jax.jit(lambda value: rms_norm(ROW, ROW[0], **{name: value}))(1.0)
-
-
-def test_several_devices():
-    """XLA reads how many devices to make of this CPU when JAX starts."""
-    file = Path(__file__).with_name("test_jax_devices.py")
-    run = subprocess.run(
-        [sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", file],
-        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"},
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0 and "passed" in run.stdout, run.stdout[-5000:]
 
 
 @pytest.mark.parametrize("function", [rms_norm, fused_add_rms_norm, quantized])
