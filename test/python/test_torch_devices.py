@@ -121,6 +121,7 @@ def program(x):
 #: Wrong calls: the message, and the function with its arguments.
 REFUSED = [
     ("^x: the type must be float32, float16 or bfloat16$", rt.rms_norm, X.double()),
+    ("^torch.float64: the type must be ", torch.func.jvp, rt.rms_norm, *[(X.double(),)] * 2),
     ("^weight: the type must be ", rt.rms_norm, X, W.int()),
     ("^weight: 3 dimensions, but x has 2$", rt.rms_norm, X, W[None, None]),
     ("^weight: its shape differs from that of x$", rt.rms_norm, NINE, torch.ones(2, 64)),
@@ -228,18 +229,15 @@ REFUSED_TYPES = [
 
 
 @pytest.mark.parametrize(
-    "error, message, call, arguments",
+    "error, row",
     [
-        (error, message, call, arguments)
-        for error, table in (
-            (RuntimeError, REFUSED),
-            (ValueError, REFUSED_VALUES),
-            (TypeError, REFUSED_TYPES),
-        )
-        for message, call, *arguments in table
+        *((RuntimeError, row) for row in REFUSED),
+        *((ValueError, row) for row in REFUSED_VALUES),
+        *((TypeError, row) for row in REFUSED_TYPES),
     ],
 )
-def test_refusals_name_the_argument_and_write_nothing(error, message, call, arguments):
+def test_refusals_name_the_argument_and_write_nothing(error, row):
+    message, call, *arguments = row
     before = X.clone()
     with pytest.raises(error, match=message):
         call(*arguments)

@@ -5,8 +5,6 @@ Two processes run every check, each with its half of the rows or of the model.
 """
 
 import copy
-import functools
-import itertools
 import traceback
 
 import pytest
@@ -150,35 +148,29 @@ def check_use_after_fully_shard(mesh):
     assert torch.equal(model(x), expected)
 
 
-CHECKS = {
-    "uneven rows": check_uneven_rows,
-    **{
-        f"tables, weight of {shape}": functools.partial(check_weights_and_tables, shape=shape)
-        for shape in ((32,), (4, 32), (2, 1, 1, 32))
-    },
-    "partial sums": check_partial_sums,
-    "in place": check_in_place,
-    "tensors beside shards": check_tensors_beside_shards,
-    "use() after fully_shard()": check_use_after_fully_shard,
-    **{way: functools.partial(check_data_parallel, way=way) for way in ("DDP", "FSDP")},
-    **{
-        f"{name}, {'compiled' if compiled else 'eager'}": functools.partial(
-            check_call, name=name, is_compiled=compiled
-        )
-        for name, compiled in itertools.product(WITH_GRADIENTS, (False, True))
-        if not compiled or name in ("add", "module")
-    },
-}
+#: Each check, with its arguments beside the mesh.
+CHECKS = [
+    (check_uneven_rows,),
+    *((check_weights_and_tables, shape) for shape in ((32,), (4, 32), (2, 1, 1, 32))),
+    (check_partial_sums,),
+    (check_in_place,),
+    (check_tensors_beside_shards,),
+    (check_use_after_fully_shard,),
+    *((check_data_parallel, way) for way in ("DDP", "FSDP")),
+    *((check_call, name, False) for name in WITH_GRADIENTS),
+    *((check_call, name, True) for name in ("add", "module")),
+]
+NAMES = [f"{check.__name__}{arguments}" for check, *arguments in CHECKS]
 
 
 def work(rank, folder):
     dist.init_process_group("gloo", f"file://{folder}/group", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (2,))
     errors = {}
-    for name, check in CHECKS.items():
+    for name, (check, *arguments) in zip(NAMES, CHECKS, strict=True):
         torch.manual_seed(1)
         try:
-            check(mesh)
+            check(mesh, *arguments)
         except Exception:
             errors[name] = traceback.format_exc()
         dist.barrier()
@@ -194,7 +186,7 @@ def errors(tmp_path_factory):
     return [torch.load(folder / str(rank)) for rank in range(2)]
 
 
-@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("name", NAMES)
 def test_two_processes(name, errors):
     for rank, found in enumerate(errors):
         assert name not in found, f"process {rank}: {found[name]}"

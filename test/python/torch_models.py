@@ -75,9 +75,11 @@ class Call:
         return tuple(y for given in norms for y in formula(torch, **{"eps": EPS} | given))
 
 
-# Iterating over what a function returns would stop torch.fx, so results are unpacked.
-def rms_norm(norm):
-    return (rt.rms_norm(**norm),)
+def one_result(function):
+    return lambda norm: (function(**norm),)
+
+
+rms_norm, gated, rotary = map(one_result, (rt.rms_norm, rt.gated, rt.rotary))
 
 
 MODULE = rt.RMSNorm(16, weight_offset=1.0, rounding="before_weight")
@@ -87,17 +89,10 @@ def module(norm):
     return (torch.func.functional_call(MODULE, {"weight": norm["weight"]}, norm["x"]),)
 
 
+# Iterating over what a function returns would stop torch.fx, so results are unpacked.
 def add(norm):
     y, total = rt.fused_add_rms_norm(**norm)
     return y, total
-
-
-def gated(norm):
-    return (rt.gated(**norm),)
-
-
-def rotary(norm):
-    return (rt.rotary(**norm),)
 
 
 def qk(q, k):
