@@ -28,36 +28,36 @@ __all__ = ["find_rotary"]
 class Turn(NamedTuple):
     """What a rotation does beside the options.
 
-    kind, words: as those of a Step. pairs: those that replace an option's. tables: of cos and sin.
-    position: of the row of the tables, "" for the token's own. is_mixed: whether the tables are
-    repeated as for the other pairs. times: how often rows are rotated. dtype: of every operation.
-    fused: which products of an element a and an element b are contracted with the sum. place: see
-    Step. roundings, of: the values of rotary_rounding and rotary_pairs that it goes with.
+    kind, words: as those of a Step. tables: what it makes of cos and sin, with the type n. position:
+    of the row of the tables, "" for the token's own. times: how often rows are rotated. place: see
+    Step. pairs: those that replace an option's. is_mixed: whether the tables are repeated as for the
+    other pairs. is_split: whether only the products of sin take the rounded norm. fused: which
+    products of an element a and an element b are contracted with the sum. is_inner: whether every
+    operation rounds to the type n. of: the value of rotary_pairs that it goes with, "" for all.
     """
 
     kind: int = OPTION
     words: str = ""
-    pairs: str = ""
-    tables: Callable[[F32Array, F32Array], tuple[F32Array, F32Array]] | None = None
+    tables: Callable[[F32Array, F32Array, int], tuple[F32Array, F32Array]] | None = None
+    n: int = 0
     position: str = ""
-    is_mixed: bool = False
     times: int = 1
-    dtype: int = 0
-    fused: tuple[str, ...] = ("", "")
-    is_split: bool = False
     place: str = ""
-    roundings: Sequence[str] = WORDS["rotary_rounding"]
-    of: Sequence[str] = WORDS["rotary_pairs"]
+    pairs: str = ""
+    is_mixed: bool = False
+    is_split: bool = False
+    fused: tuple[str, ...] = ("", "")
+    is_inner: bool = False
+    of: str = ""
 
     def rotated(self, t: Trial, m: F32Array, dtype: int) -> F32Array:
         """Returns rows rotated as definition 10 does it, but for what this turn does otherwise."""
         options = t.options
         c, s = (t.operands[self.position + name].values for name in ("cos", "sin"))
         is_outside = np.isnan(c[:, :1]) if self.position else False
-        c, s = self.tables(c, s) if self.tables else (c, s)
-        inner = partial(to, self.dtype or dtype)
-        is_each = options.rotary_rounding == "each"
-        each = inner if is_each else partial(to, F32)
+        c, s = self.tables(c, s, self.n) if self.tables else (c, s)
+        inner = partial(to, self.n if self.is_inner else dtype)
+        each = inner if options.rotary_rounding == "each" else partial(to, F32)
         is_exact = options.rotary_rounding == "none" and not self.is_split
         v = m if is_exact else inner(to(dtype, m))
         c, s, y = each(c), each(s), m.copy()
@@ -110,92 +110,75 @@ def _sum(
     return fused_sum
 
 
-_POSITIONS = {
-    "next ": "each token has the tables of the next one",
-    "previous ": "each token has the tables of the one before",
-    "first ": "all tokens have the tables of the first one",
-    "last ": "the tables are read from their end",
-}
-_TABLES: dict[str, Callable[[F32Array, F32Array], tuple[F32Array, F32Array]]] = {
-    "the angle has the other sign: sin is negated": lambda c, s: (c, -s),
-    "cos and sin are swapped": lambda c, s: (s, c),
-    "sin takes the place of cos": lambda c, s: (s, s),
-    "cos takes the place of sin": lambda c, s: (c, c),
-}
-_ROUNDED: dict[str, Callable[..., tuple[F32Array, F32Array]]] = {
-    "the tables are": lambda n, c, s: (to(n, c), to(n, s)),
-    "cos alone is": lambda n, c, s: (to(n, c), s),
-    "sin alone is": lambda n, c, s: (c, to(n, s)),
-}
+# The rotations, simple ones first. {} stands for the type n.
+_TURNS = (
+    Turn(),
+    Turn(MISTAKE, "no element is rotated", times=0, of="halves"),
+    Turn(MISTAKE, "the angle has the other sign: sin is negated", lambda c, s, _: (c, -s)),
+    Turn(MISTAKE, "cos and sin are swapped", lambda c, s, _: (s, c)),
+    Turn(MISTAKE, "sin takes the place of cos", lambda c, s, _: (s, s)),
+    Turn(MISTAKE, "cos takes the place of sin", lambda c, s, _: (c, c)),
+    Turn(MISTAKE, "each token has the tables of the next one", position="next "),
+    Turn(MISTAKE, "each token has the tables of the one before", position="previous "),
+    Turn(MISTAKE, "all tokens have the tables of the first one", position="first "),
+    Turn(MISTAKE, "the tables are read from their end", position="last "),
+    Turn(MISTAKE, "the rotation is applied twice", times=2),
+    Turn(VARIANT, "x is rotated before its norm", place="before the norm"),
+    Turn(VARIANT, "written as halves", pairs="neighbours as halves", of="neighbours"),
+    Turn(MISTAKE, "the tables are repeated as for the other pairs", is_mixed=True),
+    Turn(MISTAKE, "the weight multiplies after the rotation", place="before the weight"),
+    Turn(MISTAKE, "pairs are d / 2 apart, not R / 2", pairs="halves of d", of="halves"),
+    *(
+        turn._replace(words=turn.words.format(NAMES[n]), n=n)
+        for n in NARROW
+        for turn in (
+            Turn(VARIANT, "the tables are rounded to {} first", lambda c, s, n: (to(n, c), to(n, s))),
+            Turn(MISTAKE, "cos alone is rounded to {} first", lambda c, s, n: (to(n, c), s)),
+            Turn(MISTAKE, "sin alone is rounded to {} first", lambda c, s, n: (c, to(n, s))),
+            Turn(MISTAKE, "every operation of the rotation rounds to {}", is_inner=True),
+        )
+    ),
+    Turn(VARIANT, "the products of sin take the rounded norm (torch.compile)", is_split=True),
+    *(
+        Turn(VARIANT, f"fma adds the product of {a} in a and of {b} in b of a pair", fused=(a, b))
+        for a, b in product(("cos", "sin"), repeat=2)
+    ),
+)
 
 
-def _turns(call: Call) -> list[tuple[Options, Turn]]:
+def _turns(call: Call) -> list[tuple[dict[str, Any], Turn]]:
     """Returns the rotations that differ for a call, with the rotary options, simple ones first."""
     cos, sin = call.operands["cos"], call.operands["sin"]
-    rotated, is_wide = 2 * cos.values.shape[-1], call.y_dtype == F32
-    roundings = ("each",) if is_wide else WORDS["rotary_rounding"]
-    none = Turn(MISTAKE, "no element is rotated", times=0, roundings=("each",), of=("halves",))
-    turns = [Turn(), none]
-    turns += [Turn(MISTAKE, words, tables=tables) for words, tables in _TABLES.items()]
-    turns += [
-        Turn(MISTAKE, words, position=position)
-        for position, words in _POSITIONS.items()
-        if position + "cos" in call
-    ]
-    turns += [
-        Turn(MISTAKE, "the rotation is applied twice", times=2),
-        Turn(VARIANT, "x is rotated before its norm", place="before the norm"),
-        Turn(
-            VARIANT,
-            "written as halves",
-            pairs="neighbours as halves",
-            of=("neighbours",),
-        ),
-    ]
-    if rotated > 2:
-        turns += [Turn(MISTAKE, "the tables are repeated as for the other pairs", is_mixed=True)]
-    if "weight" in call:
-        words = "the weight multiplies after the rotation"
-        turns += [Turn(MISTAKE, words, place="before the weight")]
-    if rotated // 2 < call.d // 2:
-        words = "pairs are d / 2 apart, not R / 2"
-        turns += [Turn(MISTAKE, words, pairs="halves of d", of=("halves",))]
-    for name, n in {NAMES[n]: n for n in NARROW}.items():
-        if not (cos.holds(n) and sin.holds(n)):
-            others = [each for each in roundings if each != "each" or n != call.y_dtype]
-            turns += [
-                Turn(
-                    VARIANT if words == "the tables are" else MISTAKE,
-                    f"{words} rounded to {name} first",
-                    tables=partial(tables, n),
-                    roundings=others,
-                )
-                for words, tables in _ROUNDED.items()
-            ]
-        if n != call.y_dtype:
-            words = f"every operation of the rotation rounds to {name}"
-            turns += [Turn(MISTAKE, words, dtype=n, roundings=("each",))]
-    if not is_wide:
-        words = "the products of sin take the rounded norm (torch.compile)"
-        turns += [Turn(VARIANT, words, is_split=True, roundings=("none",))]
-    inexact = roundings if is_wide else roundings[1:] if cos.dtype == F32 else ("none",)
-    turns += [
-        Turn(
-            VARIANT,
-            f"fma adds the product of {a} in a and of {b} in b of a pair",
-            fused=(a, b),
-            roundings=inexact,
+    d, rotated, y_dtype = call.d, 2 * cos.values.shape[-1], call.y_dtype
+    held = [n for n in NARROW if cos.holds(n) and sin.holds(n)]
+    roundings = ("each",) if y_dtype == F32 else WORDS["rotary_rounding"]
+    # Those with which products round to f32, so that a contraction shows.
+    inexact = roundings if y_dtype == F32 else roundings[1:] if cos.dtype == F32 else ("none",)
+    parts = WORDS["rotary_part"] if rotated < d else ("start",)
+    all_pairs = WORDS["rotary_pairs"] if rotated > 2 else ("halves",)
+
+    def differs(turn: Turn, rounding: str, part: str, pairs: str) -> bool:
+        """Whether a rotation is another one than those before it."""
+        conditions = (
+            rounding == "each" or (turn.times and not turn.is_inner),
+            rounding != "each" or turn.n != y_dtype,
+            rounding == "none" or not turn.is_split,
+            rounding in inexact or not any(turn.fused),
+            turn.of in ("", pairs),
+            turn.n not in held or turn.is_inner,
+            part == "start" or (turn.times and turn.pairs != "halves of d"),
+            rotated // 2 < d // 2 or turn.pairs != "halves of d",
+            rotated > 2 or not turn.is_mixed,
+            "weight" in call or turn.place != "before the weight",
+            not turn.position or turn.position + "cos" in call,
         )
-        for a, b in product(("cos", "sin"), repeat=2)
-    ]
+        return all(conditions)
+
     return [
-        (Options(rotary_pairs=pairs, rotary_part=part, rotary_rounding=rounding), turn)
-        for turn in turns
-        for rounding in roundings
-        if rounding in turn.roundings
-        for part in (WORDS["rotary_part"] if rotated < call.d else ("start",))
-        for pairs in (WORDS["rotary_pairs"] if rotated > 2 else ("halves",))
-        if pairs in turn.of and (part == "start" or (turn.times and turn.pairs != "halves of d"))
+        ({"rotary_rounding": rounding, "rotary_part": part, "rotary_pairs": pairs}, turn)
+        for turn in _TURNS
+        for rounding, part, pairs in product(roundings, parts, all_pairs)
+        if differs(turn, rounding, part, pairs)
     ]
 
 
@@ -221,15 +204,15 @@ def _with_tables(tensors: Mapping[str, Tensor], first: int) -> Call:
     begin, end = np.where(is_first, 0, first), np.where(is_first, first or len(own), len(own))
     positions = {"": own}
     if len(own) > 1:
-        around = own + 1, own - 1, begin, begin + end - 1 - own
-        positions |= dict(zip(_POSITIONS, around, strict=True))
+        positions |= {"next ": own + 1, "previous ": own - 1}
+        positions |= {"first ": begin, "last ": begin + end - 1 - own}
     for position, tokens in positions.items():
         for name, (values, dtype) in tables.items():
             rows = np.broadcast_to(values, (*shape[:-1], values.shape[-1]))
             if position:
-                rows = np.moveaxis(rows, axis, 0)[tokens % len(own)]
-                rows[(tokens < begin) | (tokens >= end)] = np.nan  # those of no token
-                rows = np.moveaxis(rows, 0, axis)
+                rows = np.take(rows, tokens % len(own), axis)
+                is_outside = (tokens < begin) | (tokens >= end)
+                np.moveaxis(rows, axis, 0)[is_outside] = np.nan
             call.operands[position + name] = Array(rows.reshape(-1, rows.shape[-1]), dtype)
     heads = _heads(tensors)
     if heads > 1:
@@ -281,7 +264,7 @@ def _usual_norms(seen: Call, eps: Sequence[float], heads: int) -> list[Candidate
 
 
 def _joined(
-    norms: Sequence[Candidate], turns: Sequence[tuple[Options, Turn]]
+    norms: Sequence[Candidate], turns: Sequence[tuple[dict[str, Any], Turn]]
 ) -> Iterable[Candidate]:
     """Returns every norm with every rotation. Orders say which they are."""
     for number, (options, turn) in enumerate(turns):
@@ -290,18 +273,11 @@ def _joined(
             step = norm.step
             if step.sums and turn.place == "before the norm":
                 continue  # of other rows
-            joined = steps.setdefault(
-                id(step),
-                replace(
-                    step,
-                    kind=max(step.kind, turn.kind),
-                    words=", ".join(filter(None, (turn.words, step.words))),
-                    turn=turn.rotated if turn.times else None,
-                    place=turn.place,
-                ),
-            )
-            names = ("rotary_pairs", "rotary_part", "rotary_rounding")
-            used = norm.options._replace(**{name: getattr(options, name) for name in names})
+            kind, words = max(step.kind, turn.kind), filter(None, (turn.words, step.words))
+            rotated = turn.rotated if turn.times else None
+            new = replace(step, kind=kind, words=", ".join(words), turn=rotated, place=turn.place)
+            joined = steps.setdefault(id(step), new)
+            used = norm.options._replace(**options)
             yield Candidate(number * len(norms) + index, joined, used, used, norm.distance)
 
 
