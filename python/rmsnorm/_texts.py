@@ -72,53 +72,47 @@ def _inner_type(answer: Answer) -> int:
 
 
 def _clauses(answer: Answer) -> str:
-    """Returns what the options that matter for these operands do."""
-    options, operands = answer.best.used, answer.call.operands
-    eps, inner, d = f"eps {decimal(options.eps)}", _inner_type(answer), answer.call.d
-    usual, value = np.array(USUAL_EPS, np.float32), np.float32(options.eps)
-    of_sums = [decimal(each) for each in USUAL_EPS if np.float32(each / d) == value]
-    if of_sums and value not in usual:
-        eps += f" ({of_sums[0]} / {d})"  # it is added to the sum of squares before the division
-    placement = {"inside": "inside the root", "outside": "added to the RMS"}
-    clauses = []
-    if options.weight_offset:
-        clauses.append(f"{decimal(options.weight_offset)} added to the weight")
-    clauses.append(
-        f"{eps} {placement.get(options.eps_placement, 'as the least RMS')}"
-        if options.eps
-        else "no eps"
-    )
-    if options.divisor == 1:
-        clauses.append("the sum of squares not divided")
-    is_rotated = "cos" in operands  # and then rounded
-    if inner != F32 and not (is_rotated and options.rounding == "after_weight"):
-        name = NAMES[inner]
-        clauses.append(
-            {
-                "after_weight": "rounded once, after the weight",
-                "before_weight": f"rounded to {name} before the weight",
-                "inverse": f"1 / RMS and the norm rounded to {name} before the weight",
-            }[options.rounding]
-        )
-    if "residual" in operands:
+    """Returns what the options that matter for these operands do, and the step."""
+    options, call, step = answer.best.used, answer.call, answer.best.step
+    inner, is_after = _inner_type(answer), options.gate_placement == "after"
+    roundings = {
+        # With a rotation, which rounds later.
+        "after_weight": "" if "cos" in call else "rounded once, after the weight",
+        "before_weight": f"rounded to {NAMES[inner]} before the weight",
+        "inverse": f"1 / RMS and the norm rounded to {NAMES[inner]} before the weight",
+    }
+    total = "the sum"
+    if "residual" in call and call.operands["residual"].dtype != F32:
         is_rounded = options.residual_rounding == "rounded"
         total = "the rounded sum" if is_rounded else "the sum before it is rounded"
-        clauses.append(f"of {'the sum' if operands['residual'].dtype == F32 else total}")
-        if options.factor != 1:
-            clauses.append(f"{decimal(options.factor)} x added to the residual")
-        if options.residual_factor != 1:
-            clauses.append(f"the sum multiplied by {decimal(options.residual_factor)}")
-    if "gate" in operands:
-        is_after = options.gate_placement == "after"
-        place = "before the residual" if "residual" in operands else "before the norm"
-        clauses.append(f"{gate_in_words(options)} {'after the norm' if is_after else place}")
-        if options.gate_rounding == "rounded":
-            clauses.append(
-                "the norm rounded before the gate" if is_after else "the product with it rounded"
-            )
-    clauses += _rotation(answer) if answer.best.step.turn else []
-    clauses += [answer.best.step.words, answer.held, answer.residual_out]
-    return ", ".join(filter(None, clauses))
+    before = "before the residual" if "residual" in call else "before the norm"
+    clauses = {
+        f"{decimal(options.weight_offset)} added to the weight": options.weight_offset,
+        _eps(options, call.d): True,
+        "the sum of squares not divided": options.divisor == 1,
+        roundings[options.rounding]: inner != F32,
+        f"of {total}": "residual" in call,
+        f"{decimal(options.factor)} x added to the residual": options.factor != 1,
+        f"the sum multiplied by {decimal(options.residual_factor)}": options.residual_factor != 1,
+        f"{gate_in_words(options)} {'after the norm' if is_after else before}": "gate" in call,
+        "the norm rounded before the gate" if is_after else "the product with it rounded": (
+            options.gate_rounding == "rounded"
+        ),
+    }
+    words = [clause for clause, is_said in clauses.items() if is_said]
+    words += _rotation(answer) if step.turn else []
+    return ", ".join(filter(None, [*words, step.words, answer.held, answer.residual_out]))
+
+
+def _eps(options: Options, d: int) -> str:
+    if options.eps == 0:
+        return "no eps"
+    words, value = f"eps {decimal(options.eps)}", np.float32(options.eps)
+    of_sums = [decimal(each) for each in USUAL_EPS if np.float32(each / d) == value]
+    if of_sums and value not in np.array(USUAL_EPS, np.float32):
+        words += f" ({of_sums[0]} / {d})"  # it is added to the sum of squares before the division
+    places = {"inside": "inside the root", "outside": "added to the RMS"}
+    return f"{words} {places.get(options.eps_placement, 'as the least RMS')}"
 
 
 def _rotation(answer: Answer) -> list[str]:
@@ -127,16 +121,13 @@ def _rotation(answer: Answer) -> list[str]:
     rotated, name = 2 * call.operands["cos"].values.shape[-1], NAMES[call.y_dtype]
     place = {"start": "first", "end": "last"}[options.rotary_part]
     part = f" of the {place} {rotated} elements" if rotated < call.d else ""
-    clauses = [f"pairs of {options.rotary_pairs}{part} rotated"]
-    if call.y_dtype != F32:
-        clauses.append(
-            {
-                "each": f"the norm, the tables, every product and sum rounded to {name}",
-                "norm": f"the norm rounded to {name} before the rotation",
-                "none": "rounded once, after the rotation",
-            }[options.rotary_rounding]
-        )
-    return clauses
+    roundings = {
+        "each": f"the norm, the tables, every product and sum rounded to {name}",
+        "norm": f"the norm rounded to {name} before the rotation",
+        "none": "rounded once, after the rotation",
+    }
+    rounding = "" if call.y_dtype == F32 else roundings[options.rotary_rounding]
+    return [f"pairs of {options.rotary_pairs}{part} rotated", rounding]
 
 
 def _percent(share: float) -> str:
@@ -227,42 +218,34 @@ def _matches(row: dict[str, str], options: Options, name: str) -> bool:
 
 def _is_like(row: dict[str, str], answer: Answer) -> bool:
     call, options = answer.call, answer.best.used
-    x_type = call.x.dtype
-    weight = call.operands.get("weight")
-    if row.get("x") and NAMES[x_type] not in row["x"].split(", "):
-        return False
-    if (row.get("weight") == "none") == (weight is not None):
-        return False
-    if weight and weight.dtype != (F32 if row.get("weight") == "f32" else x_type):
-        return False
-    if call.y_dtype != (F32 if row.get("y") == "f32" else x_type):
-        # A model in f32, whose results are rounded.
-        if "cos" not in call or options.rotary_rounding != "none":
-            return False
-    if "cos" in call and not _has_tables_like(row, answer):
-        return False
-    for column, operand in (("activation", "gate"), ("residual_rounding", "residual")):
-        if bool(row.get(column)) != (operand in call):
-            return False
-    if (row.get("post_norm") == "yes") != ("post_norm_weight" in call):
-        return False
+    x_type, weight, cos = call.x.dtype, call.operands.get("weight"), call.operands.get("cos")
+
+    def type_of(column: str) -> int:
+        return F32 if row.get(column) == "f32" else x_type
+
     # Where roundings change nothing.
-    is_wide = _inner_type(answer) == F32 and ("cos" not in call or call.y_dtype == F32)
+    is_wide = _inner_type(answer) == F32 and (cos is None or call.y_dtype == F32)
     names = [name for name in Options._fields[1:] if not (is_wide and name.endswith("rounding"))]
     names = [name for name in names if row.get(name) != "all heads"]
-    return all(_matches(row, options, name) for name in names)
-
-
-def _has_tables_like(row: dict[str, str], answer: Answer) -> bool:
-    call = answer.call
-    cos = call.operands["cos"]
-    is_part = 2 * cos.values.shape[-1] < call.d
-    is_of_heads = answer.best.step.sums is not None
-    return (
-        cos.dtype == (F32 if row["tables"] == "f32" else call.x.dtype)
-        and bool(row["rotary_part"]) == is_part
-        and (row["divisor"] == "all heads") == is_of_heads
-    )
+    conditions = [
+        not row.get("x") or NAMES[x_type] in row["x"].split(", "),
+        (row.get("weight") == "none") == (weight is None),
+        weight is None or weight.dtype == type_of("weight"),
+        # Or a model in f32, whose results are rounded.
+        call.y_dtype == type_of("y") or (cos is not None and options.rotary_rounding == "none"),
+        bool(row.get("activation")) == ("gate" in call),
+        bool(row.get("residual_rounding")) == ("residual" in call),
+        (row.get("post_norm") == "yes") == ("post_norm_weight" in call),
+        *(_matches(row, options, name) for name in names),
+    ]
+    if cos is not None:
+        is_part, is_of_heads = 2 * cos.values.shape[-1] < call.d, answer.best.step.sums is not None
+        conditions += [
+            cos.dtype == type_of("tables"),
+            bool(row["rotary_part"]) == is_part,
+            (row["divisor"] == "all heads") == is_of_heads,
+        ]
+    return all(conditions)
 
 
 def systems_like(answer: Answer) -> list[str]:
