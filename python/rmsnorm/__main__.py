@@ -7,6 +7,7 @@ an error.
 """
 
 import argparse
+import math
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -40,21 +41,18 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"rmsnorm-identify: {message}\n")
 
 
-def _eps(text: str) -> float:
-    value = float(np.float32(text))
-    if not 0 <= value < float("inf") or (value == 0 and re.search("[1-9]", text.split("e")[0])):
-        raise ValueError
-    return value
-
-
 def _all_eps(text: str) -> list[float]:
     numbers = []
     for each in text.split(","):
         try:
-            numbers.append(_eps(each))
+            number = float(np.float32(each))
         except ValueError:
+            number = math.nan
+        is_lost = number == 0 and re.search("[1-9]", each.split("e")[0])
+        if is_lost or not 0 <= number < math.inf:
             problem = f"{each!r} is not a finite 32-bit number from 0 up"
-            raise argparse.ArgumentTypeError(problem) from None
+            raise argparse.ArgumentTypeError(problem)
+        numbers.append(number)
     return numbers
 
 

@@ -9,7 +9,7 @@ same bits for many eps at once.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import addressof, byref, sizeof
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -194,10 +194,6 @@ class Call:
         tensors["residual_out"] = total = Tensor.empty(self.x.values.shape, F32)
         forward(tensors, self.options_of_sum(options))
         return total.values()
-
-    def residual_out(self, options: Options) -> F32Array:
-        dtype = self.operands["residual"].dtype
-        return to(dtype, scaled_sum(self.sum(options), dtype, options))
 
 
 def scaled_sum(total: F32Array, dtype: int, options: Options) -> F32Array:
@@ -547,15 +543,15 @@ class Numbers:
     """Numbers of an implementation that steps depend on.
 
     offsets: of the weight. times, plus: y is multiplied by one of the first, and added to the
-    second. factors, residual_factors: of x in the sum, and of the sum. divisor: of the sum of
-    squares, if not 0.
+    second. factors, residual_factors: of x in the sum, and of the sum; 1 is no step. divisor: of the
+    sum of squares, if not 0.
     """
 
-    offsets: Sequence[float] = ()
-    times: Sequence[float] = ()
+    offsets: list[float] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
     plus: float = 0.0
-    factors: Sequence[float] = ()
-    residual_factors: Sequence[float] = ()
+    factors: list[float] = field(default_factory=list)
+    residual_factors: list[float] = field(default_factory=list)
     divisor: int = 0
 
 
@@ -1096,14 +1092,15 @@ def steps(call: Call, numbers: Numbers) -> list[Step]:
         if residual.dtype != F32:
             values |= {"narrow sums": {NAMES[residual.dtype]: residual.dtype}}
             # Which residual_out shows, but not y.
-            values |= {"residual factors": {decimal(n): n for n in numbers.residual_factors}}
+            factors = (n for n in numbers.residual_factors if n != 1)
+            values |= {"residual factors": {decimal(n): n for n in factors}}
             if "gate" not in names:
                 product = "the product of {} and x added to the residual unrounded"
-                products = (Stated(product, factor) for factor in numbers.factors)
+                products = (Stated(product, factor) for factor in numbers.factors if factor != 1)
                 values |= {"factors": _by_words(products)}
         if "post_norm_weight" not in names:
             values |= {"sum": once, "narrow sum": {} if residual.dtype == F32 else once}
-            is_wrong = total and not np.array_equal(call.residual_out(Options()), total.values)
+            is_wrong = total and (total.values != to(residual.dtype, call.sum(Options()))).any()
             values |= {"wrong sum": once if is_wrong else {}}
     table = [Step(OPTION), Step(OPTION, change=lambda t: t.set(divisor=1.0))]
     for (kind, part, name, *only), rows in _TABLE.items():

@@ -280,10 +280,8 @@ def identify(
     code = _code("dtype", dtype)
     codes = {"x": code, "residual": code, "gate": code}
     codes["weight"] = _code("weight_dtype", weight_dtype, code)
-    for name, is_taken in (("residual", residual), ("gate", gate), ("weight", weight)):
-        if not is_taken:
-            del codes[name]
-    inputs = {name: probe(d, each)[name] for name, each in codes.items()}
+    is_taken = {"x": True, "residual": residual, "gate": gate, "weight": weight}
+    inputs = {name: probe(d, each)[name] for name, each in codes.items() if is_taken[name]}
     return _identify(f, _adapter(framework, dtype, device), inputs, ORDINARY_ROWS, eps)
 
 

@@ -171,7 +171,7 @@ def _kinds_of(call: Call) -> tuple[list[str], npt.NDArray[Any]]:
 # ----------------------------------------------------------------------------------------- numbers
 
 
-class _Numbers:
+class _Numbers(Numbers):
     """The numbers that hypotheses take: the usual eps, those given, and what the results show.
 
     usual: the numbers of each kind that are no estimates.
@@ -188,20 +188,17 @@ class _Numbers:
         found = Coefficients() if is_constant else coefficients_of(call)
         if found.factor and "residual_out" in call:
             found.factor = factor_of(call, found.factor.value) or found.factor
-        offsets = list(found.offsets)
-        self.factors, self.residual_factors, self.gates = [1.0], [1.0], list(found.gates)
-        self.of_steps = Numbers(offsets=offsets, times=[1.0])
+        super().__init__(list(found.offsets), [1.0], factors=[1.0], residual_factors=[1.0])
+        self.gates, offsets = list(found.gates), self.offsets
         if found.factor and abs(found.factor.value - 1) > 0.005:
             _add(self.factors, found.factor)
         if found.offset:
             _add(offsets, found.offset)
         if found.plus and abs(found.plus.value) > 1e-4:
-            self.of_steps.plus = number_like(found.plus)
+            self.plus = number_like(found.plus)
         options = Options(activation=found.activation, factor=self.factors[-1])
         if "residual_out" in call:
             self._read_residual_out(call, options)
-        self.of_steps.factors = self.factors[1:]
-        self.of_steps.residual_factors = self.residual_factors[1:]
         self.usual["residual_factor"] = set(self.residual_factors)
         if found.offset:
             value = found.offset.value
@@ -209,7 +206,7 @@ class _Numbers:
         for offset in offsets if "weight" in call and not is_constant else (0.0,):
             for placement in dict.fromkeys(placement for _, placement in self.gates):
                 tried = options._replace(weight_offset=offset, gate_placement=placement)
-                for scale in scales_of(call, Step(OPTION), tried, self.of_steps.plus):
+                for scale in scales_of(call, Step(OPTION), tried, self.plus):
                     self._add_scale(scale)
 
     def _read_residual_out(self, call: Call, options: Options) -> None:
@@ -243,9 +240,9 @@ class _Numbers:
         is_likely = is_usual if is_usual != was_usual else len(decimal(like)) >= 6
         is_near = error < 0.25 and abs(divisor - round(divisor)) <= error
         if times > 0 and is_near and is_likely:
-            self.of_steps.divisor = round(divisor)
+            self.divisor = round(divisor)
             return self._add_eps(eps)
-        self.of_steps.times = [*self.of_steps.times, like]
+        self.times.append(like)
         return self._add_eps(scale.eps)
 
     def _is_usual(self, eps: Estimate) -> bool:
@@ -273,7 +270,7 @@ def _options_to_try(call: Call, numbers: _Numbers) -> list[Options]:
     if residual is not None:
         varied["residual_factor"] = numbers.residual_factors
     if "weight" in call:
-        varied["weight_offset"] = numbers.of_steps.offsets
+        varied["weight_offset"] = numbers.offsets
     if rounds and residual is not None:
         varied["residual_rounding"] = WORDS["residual_rounding"]
     if "gate" in call:
@@ -281,9 +278,9 @@ def _options_to_try(call: Call, numbers: _Numbers) -> list[Options]:
         varied["gate_placement"] = WORDS["gate_placement"]
         if rounds:
             varied["gate_rounding"] = WORDS["gate_rounding"]
-    options = [Options()]
-    for name, values in varied.items():
-        options = [each._replace(**{name: value}) for each in options for value in values]
+    options = [
+        Options(**dict(zip(varied, values, strict=True))) for values in product(*varied.values())
+    ]
     return [
         each
         for each in options
@@ -731,7 +728,7 @@ def find_in(whole: Call, eps: list[float]) -> Answer:
     seen = ordinary_rows(whole)
     d, size = seen.d, seen.y.values.size
     numbers = _Numbers(seen.spread(_MOST_ESTIMATED), eps)
-    all_steps = steps(seen, numbers.of_steps)
+    all_steps = steps(seen, numbers)
     options = _options_to_try(seen, numbers)
     nearest = _screened(seen, all_steps, options, _FIRST)
     nearest = compared(seen.spread(max(6, 2**15 // d)), nearest)
