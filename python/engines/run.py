@@ -24,6 +24,9 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "test" / "python"))
+from programs import table, with_parts
+
 BUILD = ROOT / "build-engines"
 RESULTS = ROOT / "doc" / "data" / "engines.csv"
 PAGE = ROOT / "doc" / "engines.md"
@@ -158,9 +161,9 @@ def measure(names):
         rows = [*kept, *(row | about for row in rows)]
         rows.sort(key=lambda row: [*ENVIRONMENTS].index(row["environment"]))
         with open(RESULTS, "w", encoding="utf-8", newline="") as file:
-            table = csv.DictWriter(file, COLUMNS, extrasaction="ignore", lineterminator="\n")
-            table.writeheader()
-            table.writerows(rows)
+            written = csv.DictWriter(file, COLUMNS, extrasaction="ignore", lineterminator="\n")
+            written.writeheader()
+            written.writerows(rows)
 
 
 def read():
@@ -227,16 +230,9 @@ TABLES = {
 
 
 def write_page():
-    text = PAGE.read_text(encoding="utf-8")
-    for name, (columns, rows) in TABLES.items():
-        names = columns.split("|")
-        lines = [names, *rows(read())]
-        table = [f"| {' | '.join(line)} |\n" for line in lines]
-        table.insert(1, "|---" * len(names) + "|\n")
-        pattern = f"(?<=<!-- {name} -->\n).*?(?=<!-- end of {name} -->)"
-        text, count = re.subn(pattern, lambda _: "".join(table), text, flags=re.S)
-        assert count == 1, f"{PAGE} has no part {name}"
-    PAGE.write_text(text, encoding="utf-8")
+    rows = read()
+    tables = {name: table(columns.split("|"), of(rows)) for name, (columns, of) in TABLES.items()}
+    PAGE.write_text(with_parts(PAGE, tables), encoding="utf-8")
 
 
 def main(*arguments):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
-from programs import ROOT
+from programs import ROOT, table, with_parts
 
 import rmsnorm
 
@@ -69,27 +69,12 @@ def said(answer):
     return f"{without}{clauses}."
 
 
-def table(columns, rows):
-    lines = [f"| {' | '.join(line)} |\n" for line in (columns, *rows)]
-    lines.insert(1, "|---" * len(columns) + "|\n")
-    return "".join(lines)
-
-
-def page_with(name):
-    """Returns the page with a table made anew."""
-    page = PAGE.read_text(encoding="utf-8")
-    before, begin, rest = page.partition(f"<!-- {name} -->\n")
-    _, end, after = rest.partition(f"<!-- end of {name} -->\n")
-    assert begin and end, f"{PAGE} has no table with the name {name}"
-    return before + begin + TABLES[name]() + end + after
-
-
 def page_test(name, make):
     TABLES[name] = make
 
     def test_page():
-        page = PAGE.read_text(encoding="utf-8")
-        assert page == page_with(name), "run identify_page.py to write it"
+        made = with_parts(PAGE, {name: make()})
+        assert PAGE.read_text(encoding="utf-8") == made, "run identify_page.py to write it"
 
     return test_page
 
@@ -100,5 +85,5 @@ if __name__ == "__main__":
     import test_identify_frameworks  # noqa: F401
     import test_identify_rotary  # noqa: F401
 
-    for each in identify_page.TABLES:
-        PAGE.write_text(identify_page.page_with(each), encoding="utf-8")
+    tables = {name: make() for name, make in identify_page.TABLES.items()}
+    PAGE.write_text(with_parts(PAGE, tables), encoding="utf-8")

@@ -10,8 +10,9 @@ import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
-from identify_page import Norm, make_tests, page_test, said, table
+from identify_page import Norm, make_tests, page_test, said
 from onnx.reference import ReferenceEvaluator
+from programs import table
 from test_torch_use import known_classes, make_all, reading_of
 
 import rmsnorm.torch

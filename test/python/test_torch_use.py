@@ -21,6 +21,7 @@ import types
 
 import diffusers
 import numpy as np
+import programs
 import pytest
 import torch
 import torch.nn.functional as F
@@ -28,7 +29,6 @@ import torch.nn.utils.parametrize
 import transformers
 from diffusers.models.normalization import AdaLayerNormContinuous, LuminaRMSNormZero
 from diffusers.models.transformers.transformer_mochi import MochiRMSNormZero
-from programs import run
 from torch import Tensor
 from torch_models import assert_bits, is_computed_by_library, whole_rows
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
@@ -1008,7 +1008,7 @@ assert len(rmsnorm.torch.use(norm).replaced) == 1
 rmsnorm.torch.use(norm).undo()
 assert type(norm).__reduce_ex__ is object.__reduce_ex__
 """
-    run(program, tmp_path)
+    programs.run(program, tmp_path)
     assert torch.equal(torch.load(tmp_path / "y.pt"), module(torch.arange(64.0)))
 
 
@@ -1276,9 +1276,9 @@ def table(measure=worst_of):
         ulps, shares = zip(*(measure(norm, options) for norm in norms), strict=True)
         files = len({norm.__module__ for norm in norms})
         figures = f"{max(ulps):.0f} | {max(shares) * 1e6:.0f}"
-        rows.append(f"| {options} | {len(norms)} | {files} | {figures} |\n")
-    columns = "| options | classes | files | f32: worst ulp | bf16: differ, per million |\n"
-    return f"{columns}|---|---|---|---|---|\n{''.join(rows)}"
+        rows.append([options, str(len(norms)), str(files), figures])
+    columns = "options|classes|files|f32: worst ulp|bf16: differ, per million".split("|")
+    return programs.table(columns, rows)
 
 
 def lists():
@@ -1295,16 +1295,6 @@ def reasons():
 PARTS = {make.__name__: make for make in (versions, table, lists, reasons)}
 
 
-def page(**parts):
-    """The page with these parts as given."""
-    text = PAGE.read_text()
-    for name, part in parts.items():
-        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
-        head, rest = text.split(begin)
-        text = head + begin + part + end + rest.split(end)[1]
-    return text
-
-
 def test_page_is_current():
     """The page has the classes of these versions, and no figure beyond the bounds."""
     text = PAGE.read_text()
@@ -1312,7 +1302,8 @@ def test_page_is_current():
         pytest.skip("the page is for other versions")
     figures = re.findall(r" (\d+) \| (\d+) \|$", text, re.MULTILINE)
     assert len(figures) == len(kinds())
-    made = page(lists=lists(), reasons=reasons(), table=table(lambda *_: (0, 0)))
+    parts = {"lists": lists(), "reasons": reasons(), "table": table(lambda *_: (0, 0))}
+    made = programs.with_parts(PAGE, parts)
     without_figures = functools.partial(re.sub, r"\d+ \| \d+ \|\n", "")
     assert without_figures(text) == without_figures(made), "run this file as a program to write it"
     for ulps, share in figures:
@@ -1323,4 +1314,4 @@ def test_page_is_current():
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(**{name: make() for name, make in PARTS.items()}))
+    PAGE.write_text(programs.with_parts(PAGE, {name: make() for name, make in PARTS.items()}))
