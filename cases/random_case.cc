@@ -104,7 +104,6 @@ class Drawer {
   // Few elements make overlaps likely.
   void Strew() {
     c_.strewn = true;
-    c_.interleaved = false;
     for (OperandCase& own : c_.operand) {
       OperandCase kept;
       kept.dtype = own.dtype;
