@@ -3,7 +3,6 @@
 #include <rmsnorm/rmsnorm.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <initializer_list>

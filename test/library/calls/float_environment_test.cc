@@ -4,14 +4,11 @@
 // rounded divisor, and threads of OpenMP.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #ifdef _OPENMP

@@ -2,7 +2,6 @@
 // What a module keeps: its vectors, options and context. `rmsnorm check` compares its results.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
