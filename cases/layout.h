@@ -29,7 +29,6 @@ std::vector<ptrdiff_t> RowOffsets(const std::vector<size_t>& leading,
 
 // Each operand has a block of memory, or shares another's.
 struct Layout {
-  Layout() = default;  // without blocks
   explicit Layout(const Case& c);
 
   struct Block {

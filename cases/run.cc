@@ -143,7 +143,7 @@ rmsnorm_status MakeCalls(const Calls& calls, const std::vector<CallOperands>& op
 // A case, its values and results, and its memory: of the call, and as it must be afterwards.
 class PlacedCase {
  public:
-  void Set(const Case& c, const Problem* known = nullptr) {
+  void Set(const Case& c, const Problem* known) {
     if (known != nullptr) {
       problem_ = *known;
     } else if (!problem_ || !IsSameProblem(case_, c)) {
@@ -298,16 +298,10 @@ Runner::Runner(bool small_stack)
     : small_stack_(small_stack ? std::make_unique<SmallStack>() : nullptr) {}
 Runner::~Runner() = default;
 
-void Runner::Set(const Calls& calls) {
+void Runner::Set(const Calls& calls, const Problem* known) {
   calls_ = calls;
   while (placed_.size() < calls.size()) placed_.push_back(std::make_unique<PlacedCase>());
-  for (size_t i = 0; i < calls.size(); ++i) placed_[i]->Set(calls[i]);
-}
-
-void Runner::Set(const Case& c, const Problem& problem) {
-  calls_ = {c};
-  if (placed_.empty()) placed_.push_back(std::make_unique<PlacedCase>());
-  placed_[0]->Set(c, &problem);
+  for (size_t i = 0; i < calls.size(); ++i) placed_[i]->Set(calls[i], known);
 }
 
 const Problem& Runner::problem() const { return placed_[0]->problem(); }

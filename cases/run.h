@@ -26,12 +26,9 @@ class Runner {
   ~Runner();
 
   // Makes the values and the reference results of calls, unless the calls before have the same.
-  // Throws rmsnorm::Error if the library refuses one.
-  void Set(const Calls& calls);
-
-  // Takes the values and results of a case from elsewhere. A runner has either such cases or
-  // others.
-  void Set(const Case& c, const Problem& problem);
+  // Throws rmsnorm::Error if the library refuses one. One call may have `known` values and results,
+  // such as recorded ones. A runner has either such calls or others.
+  void Set(const Calls& calls, const Problem* known = nullptr);
 
   // The values and results of the first call.
   const Problem& problem() const;

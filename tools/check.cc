@@ -166,7 +166,7 @@ void Checker::Check(const cases::Recorded& recorded, const std::string& path,
            recorded.name + "\n";
   };
   const auto find_fault = [&](const std::string& target) {
-    runner.Set(recorded.c, recorded.problem);
+    runner.Set({recorded.c}, &recorded.problem);
     return runner.Run(target);
   };
   CheckTargets(command, find_fault, [&](const std::string& target, const std::string& fault) {

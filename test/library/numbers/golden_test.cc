@@ -14,7 +14,7 @@ int main(int argc, char** argv) try {
   for (int i = 1; i < argc; ++i) {
     for (const Recorded& recorded : ReadVectors(argv[i])) {
       for (const std::string& target : SupportedTargets()) {
-        runner.Set(recorded.c, recorded.problem);
+        runner.Set({recorded.c}, &recorded.problem);
         const std::string fault = runner.Run(target);
         ++compared;
         if (fault.empty()) continue;
