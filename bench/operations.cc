@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "operations.h"
 
-#include <algorithm>
-#include <set>
+#include <regex>
 
 #include "cases/prepared_call.h"
 #include "cases/text.h"
@@ -20,41 +19,33 @@ namespace {
 std::optional<std::string> ReplaceNames(const std::string& line, const std::string& type,
                                         const Shape& shape) {
   constexpr size_t kMost = size_t{1} << 28;
-  std::string text;
-  for (size_t at = 0; at < line.size();) {
-    const size_t begin = at;
-    const char name = line[at] == '$' ? line[at + 1] : '\0';
-    if (name != 'T' && name != 'R' && name != 'D') {
-      text += line[at++];
-      continue;
-    }
-    at += 2;
-    size_t number = name == 'R' ? shape.rows : shape.d;
-    while (name != 'T' && (line[at] == '*' || line[at] == '/')) {
-      const bool divides = line[at] == '/';
-      const size_t end = std::min(line.find_first_not_of("0123456789", at + 1), line.size());
+  static const std::regex name(R"(\$(?:T|([RD])((?:[*/]\d*)*)))"), step(R"(([*/])(\d*))");
+  std::string text, rest = line;
+  for (std::smatch found; std::regex_search(rest, found, name); rest = found.suffix().str()) {
+    text += found.prefix().str();
+    size_t number = found[1] == "R" ? shape.rows : shape.d;
+    const std::string steps = found[2];
+    for (std::sregex_iterator one(steps.begin(), steps.end(), step), end; one != end; ++one) {
+      const bool divides = (*one)[1] == "/";
       size_t by;
-      if (!cases::ReadNumber(line.substr(at + 1, end - at - 1), by) || by == 0 || by > kMost ||
+      if (!cases::ReadNumber((*one)[2], by) || by == 0 || by > kMost ||
           (!divides && number > kMost / by)) {
-        throw UserError("--call: '" + line.substr(begin, end - begin) +
-                        "' has no value from 1 to 2^28");
+        throw UserError("--call: '" + found.str() + "' has no value from 1 to 2^28");
       }
       if (divides && number % by != 0) return {};
       number = divides ? number / by : number * by;
-      at = end;
     }
-    text += name == 'T' ? type : std::to_string(number);
+    text += found[1].matched ? std::to_string(number) : type;
   }
-  return text;
+  return text + rest;
 }
 
 std::vector<Case> ParseCalls(const std::string& line, int threads) try {
-  std::set<std::string> names;
-  std::vector<Case> calls = cases::ParseCalls(line, &names);
-  for (const char* const name : {"threads", "executor", "guard", "state", "strewn"}) {
-    if (names.count(name) == 0) continue;
-    throw UserError(std::string("--call: '") + name + "' is for `rmsnorm check`" +
-                    (name == std::string("threads") ? "; here it is --threads" : ""));
+  std::vector<Case> calls = cases::ParseCalls(line);
+  static const std::regex for_check("[,+](threads|executor|guard|state|strewn)[+=]");
+  if (std::smatch name; std::regex_search(line, name, for_check)) {
+    throw UserError("--call: '" + name.str(1) + "' is for `rmsnorm check`" +
+                    (name[1] == "threads" ? "; here it is --threads" : ""));
   }
   for (Case& c : calls) {
     if (c.function == cases::Function::kSeveral) {

@@ -2,6 +2,7 @@
 #include "case.h"
 
 #include <algorithm>
+#include <set>
 #include <sstream>
 
 #include "text.h"
@@ -342,31 +343,30 @@ bool IsBackward(const std::string& word) {
   return word == "backward";
 }
 
-namespace {
-
-Case Plain(bool backward, size_t number) {
-  Case plain(backward);
-  plain.seed = static_cast<unsigned>(number);
-  return plain;
-}
-
-// Omits the values of a plain case.
-std::string TextBeside(const Case& plain, const Case& c) {
+std::string Text(const Case& c, size_t number) {
+  Case usual(c.backward);
+  usual.seed = static_cast<unsigned>(number);
   std::string text = c.backward ? "backward" : "forward";
   for (const Field& field : Fields()) {
     const std::string written = field.write(c);
-    const std::string usual = field.write(plain);
-    const bool is_size = field.name == "rows" || field.name == "d" || usual == "f32";
-    if (is_size || written != usual) text += "," + field.name + "=" + written;
+    const std::string default_text = field.write(usual);
+    const bool is_size = field.name == "rows" || field.name == "d" || default_text == "f32";
+    if (is_size || written != default_text) text += "," + field.name + "=" + written;
   }
   return text;
 }
 
-// The call of a line that has this number. Adds the names of its fields to `all_names`.
-Case ParseCall(const std::string& text, size_t number, std::set<std::string>& all_names) {
+std::string Text(const Calls& calls) {
+  std::string text;
+  for (size_t i = 0; i < calls.size(); ++i) text += (i == 0 ? "" : ";") + Text(calls[i], i);
+  return text;
+}
+
+Case Parse(const std::string& text, size_t number) {
   Require(text.empty() || text.back() != ',', "'", text, "' ends with a comma");
   const std::vector<std::string> parts = Split(text, ',');
-  Case c = Plain(IsBackward(parts.empty() ? "" : parts[0]), number);
+  Case c(IsBackward(parts.empty() ? "" : parts[0]));
+  c.seed = static_cast<unsigned>(number);
   std::set<std::string> names;
   for (size_t i = 1; i < parts.size(); ++i) {
     for (const Field* const field : SetFields(c, parts[i])) {
@@ -377,37 +377,15 @@ Case ParseCall(const std::string& text, size_t number, std::set<std::string>& al
     Require(names.count(name) != 0, "'", name, "' is missing");
   }
   RequireMeaning(c);
-  all_names.merge(names);
   return c;
 }
 
-}  // namespace
-
-std::string Text(const Case& c) { return TextBeside(Plain(c.backward, 0), c); }
-
-std::string Text(const Calls& calls) {
-  std::string text;
-  for (size_t i = 0; i < calls.size(); ++i) {
-    text += (i == 0 ? "" : ";") + TextBeside(Plain(calls[i].backward, i), calls[i]);
-  }
-  return text;
-}
-
-Case Parse(const std::string& text) {
-  std::set<std::string> names;
-  return ParseCall(text, 0, names);
-}
-
-Calls ParseCalls(const std::string& line, std::set<std::string>* names) {
-  std::set<std::string> all_names;
+Calls ParseCalls(const std::string& line) {
   Require(line.empty() || line.back() != ';', "'", line, "' ends with a semicolon");
   Calls calls;
-  for (const std::string& text : Split(line, ';')) {
-    calls.push_back(ParseCall(text, calls.size(), all_names));
-  }
+  for (const std::string& text : Split(line, ';')) calls.push_back(Parse(text, calls.size()));
   Require(!calls.empty(), "there is no call");
   RequireMeaning(calls);
-  if (names != nullptr) *names = std::move(all_names);
   return calls;
 }
 

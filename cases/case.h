@@ -11,7 +11,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -184,16 +183,15 @@ std::vector<const Field*> SetFields(Case& c, const std::string& text);
 // "backward".
 bool IsBackward(const std::string& word);
 
-// The text of a case or of a line. It omits fields with their default value, except types and
-// sizes.
-std::string Text(const Case& c);
+// The text of the call that has this number in its line, or of a line. It omits fields with their
+// default value, except types and sizes.
+std::string Text(const Case& c, size_t number = 0);
 std::string Text(const Calls& calls);
 
 // The case, or the calls of a line, that a text describes. Where no seed is given, the calls of a
-// line have the seeds 0, 1, 2, ... `names`, if not null, becomes the names of the fields that the
-// line gives. Throws UserError if the text is invalid.
-Case Parse(const std::string& text);
-Calls ParseCalls(const std::string& line, std::set<std::string>* names = nullptr);
+// line have their numbers 0, 1, 2, ... as seeds. Throws UserError if the text is invalid.
+Case Parse(const std::string& text, size_t number = 0);
+Calls ParseCalls(const std::string& line);
 
 // Throws UserError for cases that make no sense even before the library sees them. The library
 // refuses the other bad cases.
