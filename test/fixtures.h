@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "cases/float_control.h"
 #include "cases/rounding.h"
 #include "cases/run.h"
 #include "cases/values.h"
@@ -54,6 +55,17 @@ inline testing::AssertionResult SameBits(const Rows& expected, const Rows& actua
   if (difference.empty()) return testing::AssertionSuccess();
   return testing::AssertionFailure()
          << rmsnorm_dtype_name(expected.dtype()) << " element " << difference;
+}
+
+// Runs in a floating-point state, which must stay, and goes back to the default.
+template <class Run>
+void RunInState(uint32_t control, const Run& run) {
+  cases::SetControl(control);
+  const uint32_t before = cases::Control();  // the bits that the CPU keeps
+  run();
+  const uint32_t after = cases::Control();
+  cases::SetControl(cases::kDefaultControl);
+  EXPECT_EQ(before, after) << "another floating-point state";
 }
 
 // --------------------------------------------------------------------------------------- contexts

@@ -15,12 +15,11 @@
 
 #include "../../../lib/overlap.h"
 #include "cases/case.h"
-#include "cases/float_control.h"
 #include "cases/guarded_memory.h"
 #include "cases/layout.h"
 #include "cases/prepared_call.h"
 #include "cases/problem.h"
-#include "cases/values.h"
+#include "fixtures.h"
 
 namespace rmsnorm::test {
 
@@ -294,13 +293,9 @@ class ArgumentCall {
     const Arguments arguments = {no_operands ? nullptr : operands_version.Place(all, memory[0]),
                                  options_version.Place(c.options, memory[1]),
                                  context_version.Place(context, memory[2])};
-    static cases::Random random(2);
-    cases::SetControl(cases::RandomControl(random));
-    const auto control = cases::Control();
-    const rmsnorm_status status = entry_.run(arguments);
-    const bool was_kept = control == cases::Control();
-    cases::SetControl(cases::kDefaultControl);
-    EXPECT_TRUE(was_kept) << "another floating-point state";
+    static Random random(2);
+    rmsnorm_status status;
+    RunInState(cases::RandomControl(random), [&] { status = entry_.run(arguments); });
     return status;
   }
 

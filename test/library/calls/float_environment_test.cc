@@ -38,15 +38,6 @@ const std::vector<uint32_t> kEnvironments = [] {
   return environments;
 }();
 
-// Runs in an environment, requires that it stays unchanged, and restores the default.
-void RunIn(uint32_t environment, const std::function<void()>& run) {
-  SetControl(environment);
-  run();
-  const uint32_t after = Control();
-  SetControl(cases::kDefaultControl);
-  EXPECT_EQ(environment, after) << "was not put back";
-}
-
 // Calls run(target, environment) for each pair of them.
 [[maybe_unused]] void ForEachEnvironment(
     const std::function<void(const std::string&, uint32_t)>& run) {
@@ -68,7 +59,7 @@ TEST(FloatEnvironment, GovernsArithmetic) {
     const std::vector<float> expected = {1.0f / 3.0f, -1.0f / 3.0f, 0x1p-140f};
     volatile float one = 1, three = 3, subnormal = 0x1p-140f;
     std::vector<float> results;
-    RunIn(environment, [&] { results = {one / three, -one / three, subnormal * one}; });
+    RunInState(environment, [&] { results = {one / three, -one / three, subnormal * one}; });
     EXPECT_TRUE(environment != cases::kDefaultControl || results == expected);
     differ += results == expected ? 0 : 1;
   }
@@ -94,7 +85,7 @@ TEST(FloatEnvironment, NewThreadsOfOpenMp) {
   ForEachEnvironment([&](const std::string& target, uint32_t environment) {
     std::vector<uint32_t> controls(4);
     std::thread([&] {  // a new thread has no OpenMP threads waiting for it
-      RunIn(environment, [&] {
+      RunInState(environment, [&] {
         forward(NormOperands(x, nullptr, x), {}, OnTarget(target, 4));
 #pragma omp parallel num_threads(4)
         controls[static_cast<size_t>(omp_get_thread_num())] = Control();

@@ -16,7 +16,6 @@
 #include <utility>
 #include <vector>
 
-#include "cases/float_control.h"
 #include "cases/guarded_memory.h"
 #include "cases/list.h"
 #include "cases/prepared_call.h"
@@ -86,17 +85,6 @@ const struct {
     {&RmsNorm::set_post_norm_weight, [](RmsNorm& norm) { norm.set_post_norm_weight({}); },
      &ForwardOperands::post_norm_weight}};
 
-// Runs in any floating-point state, which must stay.
-template <class Run>
-void RunInAnyState(Random& random, const Run& run) {
-  cases::SetControl(cases::RandomControl(random));
-  const auto before = cases::Control();
-  run();
-  const auto after = cases::Control();
-  cases::SetControl(cases::kDefaultControl);
-  EXPECT_EQ(before, after) << "another floating-point state";
-}
-
 Rows RoundedTo(rmsnorm_dtype dtype, const Rows& vector) {
   Rows rounded(dtype, 1, vector.d());
   for (size_t j = 0; j < vector.d(); ++j) Set(rounded, 0, j, Get(vector, 0, j));
@@ -116,15 +104,18 @@ TEST(Module, Vectors) {
   options.eps = 0.1f;
   options.weight_offset = 0.5f;
   const float short_vector = 1;
+  const auto run_in_any_state = [&](const auto& run) {
+    RunInState(cases::RandomControl(random), run);
+  };
   for (const rmsnorm_dtype dtype : kDtypes) {
     std::optional<RmsNorm> norm;
-    RunInAnyState(random, [&] { norm.emplace(kD, options, static_cast<Dtype>(dtype)); });
+    run_in_any_state([&] { norm.emplace(kD, options, static_cast<Dtype>(dtype)); });
     std::map<size_t, Rows> held = {{0, ones}};
     for (int step = 0; step < 60; ++step) {
       const size_t i = random.Below(std::size(kVectors));
       Rows vector = Draw(random, Values::kSpecial, kDtypes[random.Below(3)], 1, kD);
       const bool is_set = !random.OneIn(3);
-      RunInAnyState(random, [&] {
+      run_in_any_state([&] {
         is_set ? (*norm.*kVectors[i].set)(ConstView(VectorOf(vector))) : kVectors[i].remove(*norm);
       });
       held.erase(i);
@@ -135,7 +126,7 @@ TEST(Module, Vectors) {
 
       for (const rmsnorm_dtype read : kDtypes) {
         const Rows weight(read, 1, kD);
-        RunInAnyState(random, [&] { norm->get_weight(View(VectorOf(weight))); });
+        run_in_any_state([&] { norm->get_weight(View(VectorOf(weight))); });
         EXPECT_TRUE(SameBits(RoundedTo(read, held[0]), weight));
       }
       const Rows y[] = {Rows(RMSNORM_F32, 5, kD), Rows(RMSNORM_F32, 5, kD)};
@@ -162,7 +153,7 @@ TEST(Module, Vectors) {
       EXPECT_TRUE(SameBits(all[0], all[1]) && SameBits(all[0], all[2]));
     }
     std::string description;
-    RunInAnyState(random, [&] { description = norm->description(); });
+    run_in_any_state([&] { description = norm->description(); });
     EXPECT_EQ(RmsNorm(kD, options, static_cast<Dtype>(dtype)).description(), description);
   }
 }
