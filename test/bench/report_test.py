@@ -3,6 +3,7 @@
 
 import importlib.machinery
 import os
+import pathlib
 import re
 import tempfile
 import unittest
@@ -14,8 +15,7 @@ report = importlib.machinery.SourceFileLoader(
 
 
 def read(name):
-    with open(os.path.join(ROOT, name), encoding="utf-8") as file:
-        return file.read()
+    return pathlib.Path(ROOT, name).read_text(encoding="utf-8")
 
 
 class Report(unittest.TestCase):

@@ -9,8 +9,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -120,15 +118,6 @@ std::vector<Page> ReadPages() {
   return pages;
 }
 
-std::string TextOf(const Page& page) {
-  const char* const folder = std::getenv("RMSNORM_PAGES");
-  if (folder == nullptr) return "";
-  std::ifstream file(std::string(folder) + "/" + page.name + ".md");
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 // "bound (worst seen)"
 std::string CellOf(const Line& line, const std::string& d) {
   double bound = 0;
@@ -159,8 +148,9 @@ std::string CellOf(const Line& line, const std::string& d) {
 class AccuracyTest : public testing::TestWithParam<Page> {};
 
 TEST_P(AccuracyTest, Table) {
-  const std::string page = TextOf(GetParam());
-  ASSERT_NE("", page) << "RMSNORM_PAGES does not name the folder of the pages";
+  const char* const folder = std::getenv("RMSNORM_PAGES");
+  ASSERT_NE(nullptr, folder) << "RMSNORM_PAGES does not name the folder of the pages";
+  const std::string page = cases::ReadText(folder + ("/" + GetParam().name) + ".md");
   for (const Line& line : GetParam().lines) {
     std::string text = "| " + line.label;
     for (const std::string& d : GetParam().d) text += " | " + CellOf(line, d);
