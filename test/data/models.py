@@ -12,6 +12,7 @@ addend is not, after a post-norm, the case has no y."""
 
 import importlib
 import importlib.metadata
+import inspect
 import pathlib
 import sys
 
@@ -77,7 +78,7 @@ def seen_by(norm, weight, run):
 # y and the stream.
 
 
-def gemma4_layers(x, residual, weight, post_norm_weight):
+def gemma4_layers(x, residual, post_norm_weight, weight):
     """The end of a layer, and the first norm of the next one. In layers with an input of their own
     x comes from its projection."""
     sizes = {"num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 8}
@@ -104,7 +105,7 @@ def gemma4_layers(x, residual, weight, post_norm_weight):
     return with_weight(layer.input_layernorm, weight)(stream), stream
 
 
-def lumina2(x, residual, gate, weight, post_norm_weight):
+def lumina2(x, residual, gate, post_norm_weight, weight):
     """From attention to the feed-forward part. The gate is before its tanh."""
     batch, d = x.shape[0], x.shape[-1]
     nothing = torch.zeros_like(gate)
@@ -232,16 +233,13 @@ def arguments_of(name, dtype, seed=0):
             return torch.randn(shape, generator=generator).to(dtype)
         return torch.randint(-16, 17, shape, generator=generator) * (largest / 16)
 
-    given = {"x": numbers(3, 2.0), "residual": numbers(3, 2.0)}
-    gate, scale = numbers(1, 1.0), numbers(1, 1.0)
-    weight, post_norm_weight = (1 + 0.2 * torch.randn(2, D, generator=generator)).to(dtype)
-    given |= {} if name == "gemma4_layer" else {"gate": gate}
-    given |= {"post_norm_weight": post_norm_weight} if name in ("gemma4_layer", "lumina2") else {}
-    if name == "mochi":
-        given["scale"] = scale
-    elif name != "ltx":
-        given["weight"] = weight.float() if name == "krea2" else weight
-    return given
+    drawn = {"x": numbers(3, 2.0), "residual": numbers(3, 2.0)}
+    drawn |= {"gate": numbers(1, 1.0), "scale": numbers(1, 1.0)}
+    weights = (1 + 0.2 * torch.randn(2, D, generator=generator)).to(dtype)
+    drawn |= dict(zip(("weight", "post_norm_weight"), weights))
+    if name == "krea2":
+        drawn["weight"] = drawn["weight"].float()
+    return {operand: drawn[operand] for operand in inspect.signature(STEPS[name]).parameters}
 
 
 def operands_of(name, given):

@@ -42,7 +42,7 @@ import check_vectors
 import in_ggml
 import in_ncnn
 import in_onnxruntime
-from models import STEPS, TANH, Gives, of_transformers, same, to_array, with_weight
+from models import STEPS, TANH, Gives, of_transformers, same, seen_by, to_array, with_weight
 
 GGML_EPS = CANDLE_EPS = 1e-5  # these have no default
 
@@ -109,21 +109,15 @@ def boundary(post_norm, norm, *layers, **settings):
     sizes = {"num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 8}
 
     def compute(x, residual, weight, post_norm_weight=None):
-        seen = {"y": [], "stream": []}
+        found = []
         for layer_class, config in layers:
             config = of_transformers(config)(hidden_size=x.shape[-1], **sizes, **settings)
             layer = of_transformers(layer_class)(config, layer_idx=0)
             layer.self_attn, layer.mlp = Gives((x, None)), torch.nn.Identity()
             if post_norm:
                 with_weight(getattr(layer, post_norm), post_norm_weight)
-
-            def see(_, inputs, y):
-                seen["y"].append(y)
-                seen["stream"].append(inputs[0])
-
-            with_weight(getattr(layer, norm), weight).register_forward_hook(see)
-            layer(residual)
-        return same(seen["y"]), same(seen["stream"])
+            found.append(seen_by(getattr(layer, norm), weight, lambda: layer(residual)))
+        return tuple(map(same, zip(*found)))
 
     return compute
 
@@ -214,40 +208,33 @@ def sglang_cpu_residual(x, residual, weight):
 
 # ---------------------------------------------------------------------------------------- the rows
 
-OLMO2 = norms(
-    "olmo2.Olmo2RMSNorm",
-    "olmo3.Olmo3RMSNorm",
-    "gpt_oss.GptOssRMSNorm",
-    "deepseek_v4.DeepseekV4RMSNorm",
-)
-LLAMA = norms("llama.LlamaRMSNorm", "qwen3.Qwen3RMSNorm", "deepseek_v3.DeepseekV3RMSNorm")
-SIMPLIFIED = of_arrays(in_onnxruntime.norm("SimplifiedLayerNormalization"))
 OF_GEMMA = "post_attention_layernorm", "pre_feedforward_layernorm"
 OF_GLM4 = "post_self_attn_layernorm", "post_attention_layernorm"
 
-# Each takes the operands that its row has, and returns y, or a tuple of y and residual_out.
+# Each takes the operands that its row has, and returns y, or a tuple of y and residual_out. It also
+# has the row of its name and "_weight_f32".
 SYSTEMS = {
     "torch": torch_rms_norm,
-    "torch_weight_f32": torch_rms_norm,
     "torch_no_weight": torch_rms_norm,
-    "llama": LLAMA,
-    "llama_weight_f32": LLAMA,
+    "llama": norms("llama.LlamaRMSNorm", "qwen3.Qwen3RMSNorm", "deepseek_v3.DeepseekV3RMSNorm"),
     "llama_residual": llama_residual,
     "qwen3_heads": qwen3_heads,
     "gemma": norms("gemma.GemmaRMSNorm", "gemma2.Gemma2RMSNorm", "gemma3.Gemma3RMSNorm"),
     "gemma3n": norms("gemma3n.Gemma3nRMSNorm", "gemma4.Gemma4RMSNorm"),
     "qwen3_next": norms("qwen3_next.Qwen3NextRMSNorm", "qwen3_5.Qwen3_5RMSNorm"),
-    "olmo2": OLMO2,
-    "olmo2_weight_f32": OLMO2,
+    "olmo2": norms(
+        "olmo2.Olmo2RMSNorm",
+        "olmo3.Olmo3RMSNorm",
+        "gpt_oss.GptOssRMSNorm",
+        "deepseek_v4.DeepseekV4RMSNorm",
+    ),
     "deepseek_v4_no_weight": norms("deepseek_v4.DeepseekV4UnweightedRMSNorm"),
     "llama4": norms("llama4.Llama4TextRMSNorm"),
     "llama4_l2": norms("llama4.Llama4TextL2Norm"),
     "t5": norms("t5.T5LayerNorm"),
-    "t5_weight_f32": norms("t5.T5LayerNorm"),
     "onnx": of_arrays(onnx_definition),
     "onnxruntime_rms": of_arrays(in_onnxruntime.norm("RMSNormalization")),
-    "simplified": SIMPLIFIED,
-    "simplified_weight_f32": SIMPLIFIED,
+    "simplified": of_arrays(in_onnxruntime.norm("SimplifiedLayerNormalization")),
     "skip_simplified": of_arrays(in_onnxruntime.skip_norm),
     "ggml": of_arrays(lambda x, weight: in_ggml.run(x, weight, eps=GGML_EPS)[0]),
     "ncnn": of_arrays(lambda x, weight: in_ncnn.norm(x, weight, options="")),
@@ -321,7 +308,7 @@ def main():
             arrays[operands["gate"]] = to_array(inputs["gate"].tanh())
         index[case] = " ".join(f"{name}={word}" for name, word in (words | operands).items())
         with torch.no_grad():
-            computed = SYSTEMS[name](**inputs)
+            computed = SYSTEMS[name.removesuffix("_weight_f32")](**inputs)
         computed = computed if isinstance(computed, tuple) else (computed,)
         for result, tensor in zip(results, computed):
             # Each head of Qwen3 is a row of x.
