@@ -191,8 +191,8 @@ def norm(x, weight, eps=1e-6, of=mean_square, inverse=inverse_root, cast=None):
     return y.astype(x.dtype) if cast is None else cast(y)
 
 
-def sum_of(h, end=D, start=0):
-    return np.sum(h[:, start:end] ** 2, axis=-1, keepdims=True)
+def sum_of(h, end=D):
+    return np.sum(h[:, :end] ** 2, axis=-1, keepdims=True)
 
 
 def sum_in(dtype, h):
@@ -733,12 +733,16 @@ def run():
     }
 
 
-def identify_run(path, **tensors):
+# The arguments of identify_files() by the names of operands.
+ARGUMENTS = {"x": "input", "y": "output", "residual_out": "residual_output"}
+OTHERS = ("weight", "bias", "post_norm_weight", "residual", "gate", "cos", "sin")
+ARGUMENTS |= {name: name for name in OTHERS}
+
+
+def identify_run(path, eps=(), **tensors):
     save_file(tensors, path, {"from": "a test"})
-    names = {"x": "input", "y": "output", "residual_out": "residual_output"}
-    return rmsnorm.identify_files(
-        **{names.get(name, name): f"{path}:{name}" for name in tensors}
-    )
+    files = {ARGUMENTS[name]: f"{path}:{name}" for name in tensors}
+    return rmsnorm.identify_files(**files, eps=eps)
 
 
 def test_files_of_every_operand(run, tmp_path):
@@ -882,9 +886,6 @@ def test_one_of_two_descriptions_of_a_norm_is_named(words, d, dtype, f):
 # --------------------------------------------------------------------------------------- systems
 
 DATA = programs.ROOT / "test" / "data"
-ARGUMENTS = {"x": "input", "y": "output", "residual_out": "residual_output"}
-ARGUMENTS |= {name: name for name in ("weight", "residual", "gate", "cos", "sin")}
-ARGUMENTS |= {"post_norm_weight": "post_norm_weight"}
 RECORDED = {}  # the cases of each system, with y
 for path in ("migration/vectors", "models", "rotary"):
     with safe_open(DATA / f"{path}.safetensors", "np") as file:

@@ -10,8 +10,7 @@ import programs
 import pytest
 import torch
 from identify_page import Norm, make_tests
-from safetensors.numpy import save_file
-from test_identify import f32, norm
+from test_identify import f32, identify_run, norm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 import rmsnorm
@@ -246,16 +245,13 @@ def test_tables_shared_by_heads_and_positions(tmp_path):
     x = random.standard_normal((2, 3, 20, D)).astype(BF16)  # [batch, heads, tokens, d]
     angles = np.arange(20)[:, None] / 10 ** np.linspace(0, 2, D // 2)
     cos, sin = (f(angles).astype(F32).reshape(1, 1, 20, D // 2) for f in (np.cos, np.sin))
-    files = {"input": "x", "output": "y", "cos": "cos", "sin": "sin"}
     path = tmp_path / "run.safetensors"
     for shift, mistake in ((0, None), (1, "each token has the tables of the one before")):
         tables = {"cos": np.roll(cos, shift, 2), "sin": np.roll(sin, shift, 2)}
         y = rmsnorm.rms_norm(x, eps=7e-3, **tables)
-        save_file({"x": x, "y": y, "cos": cos, "sin": sin}, path)
-        given = {argument: f"{path}:{name}" for argument, name in files.items()}
-        answer = rmsnorm.identify_files(**given, eps=[7e-3])  # which no model has
+        # An eps that no model has.
+        answer = identify_run(path, [7e-3], x=x, y=y, cos=cos, sin=sin)
         assert (answer.fit, answer.mistake) == ("exact", mistake), str(answer)
         assert mistake or answer.options == {"eps": pytest.approx(7e-3)}
-    save_file({"x": x, "y": y, "cos": cos[..., 1:], "sin": sin}, path)
     with pytest.raises(ValueError, match="sin: 50 elements in its last dimension, but cos has 49"):
-        rmsnorm.identify_files(**given)
+        identify_run(path, x=x, y=y, cos=cos[..., 1:], sin=sin)
