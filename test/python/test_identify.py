@@ -106,21 +106,30 @@ RIGHT = [
 ]
 
 
+def names_of(arguments):
+    """The operands that identify() gives to a function after x."""
+    names = [name for name in ("residual", "gate") if name in arguments]
+    names += ["weight"] if arguments.get("weight", True) else []
+    return names + (["cos", "sin"] if "rotated" in arguments else [])
+
+
+def by_library(names, options):
+    """The library's norm as a function of x and of operands with these names."""
+    return lambda x, *arrays: rmsnorm.rms_norm(
+        x, **dict(zip(names, arrays, strict=True)), **options
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "dtype", "arguments"),
     [(options, dtype, more) for options, types, more in RIGHT for dtype in types],
 )
 def test_each_option_is_named(options, dtype, arguments):
     wanted = options = {"eps": 1e-6} | options
-    others = [name for name in ("residual", "gate") if name in arguments]
-    names = [*others, "weight"] if arguments.get("weight", True) else others
-    if "rotated" in arguments:
-        names += ["cos", "sin"]
-        if dtype == "float32":  # which shows no rounding
-            wanted = {key: each for key, each in options.items() if "rounding" not in key}
-
-    def f(x, *arrays):
-        return rmsnorm.rms_norm(x, **dict(zip(names, arrays, strict=True)), **options)
+    names = names_of(arguments)
+    f = by_library(names, options)
+    if "rotated" in arguments and dtype == "float32":  # which shows no rounding
+        wanted = {key: each for key, each in options.items() if "rounding" not in key}
 
     def with_sum(x, *arrays):
         total = np.empty_like(x)
@@ -924,6 +933,24 @@ def test_recorded_results(path, system):
                 assert (wanted and pytest.approx(float(wanted))) in numbers, f"{option}: {answer}"
         if system != "mochi":  # which has no row there: its weights are of rows
             assert any(SYSTEMS[system] in each for each in answer.systems), str(answer)
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments", "other"),
+    [
+        ({}, {}, "weight kept in f32"),
+        ({}, {}, "Llama"),
+        ({}, RESIDUAL, "Gemma 4"),
+        ({}, GATE, "PyTorch"),
+        (ROUNDINGS[1], ROTATED, "tables kept in f32"),
+        (ROUNDINGS[1], ROTATED, "GLM 4.5"),
+    ],
+)
+def test_systems_that_compute_otherwise_are_not_named(options, arguments, other):
+    identify = rmsnorm.identify_rotary if "rotated" in arguments else rmsnorm.identify
+    f = by_library(names_of(arguments), {"eps": 1e-6} | options)
+    answer = identify(f, D, "bfloat16", **arguments)
+    assert answer.fit == "exact" and not any(other in each for each in answer.systems)
 
 
 # --------------------------------------------------------------------------------------- command
