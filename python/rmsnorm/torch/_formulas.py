@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from operator import attrgetter
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -91,13 +92,12 @@ _FUNCTIONS = {
     for name in names
     if (function := getattr(_OWNERS[text], name)).__name__ == name and _is_pytorchs(function, name)
 }
-#: The methods of tensors that Python calls for an operator.
+#: The operation that an operator is, and the methods of tensors that Python calls for it.
 _OPERATORS: dict[Any, tuple[str, ...]] = {
-    ast.Add: ("__add__", "__radd__"),
-    ast.Mult: ("__mul__", "__rmul__"),
-    ast.Div: ("__truediv__", "__rtruediv__"),
-    ast.Pow: ("__pow__",),
-    ast.USub: ("__neg__",),
+    ast.Add: ("add", "__add__", "__radd__"),
+    ast.Mult: ("mul", "__mul__", "__rmul__"),
+    ast.Div: ("/", "__truediv__", "__rtruediv__"),
+    ast.Pow: ("pow", "__pow__"),
 }
 
 
@@ -197,8 +197,6 @@ class Reader:
         def text(node: ast.AST) -> str:
             return self.text(node, names)
 
-        for method in _OPERATORS.get(type(getattr(node, "op", None)), ()):
-            self._look_up(Tensor, method)
         match node:
             case ast.Constant():
                 return repr(node.value)
@@ -222,17 +220,15 @@ class Reader:
                     return text(node.body if condition == "True" else node.orelse)
                 return f"({text(node.body)} if {condition} else {text(node.orelse)})"
             case ast.UnaryOp(op=ast.USub()):
+                self._look_up(Tensor, "__neg__")
                 return f"-{text(node.operand)}"
             case ast.UnaryOp(op=ast.Not()) | ast.BoolOp(op=ast.And()):
                 return self._condition(node, names)
-            case ast.BinOp(op=ast.Mult()):
-                return _product(text(node.left), text(node.right))
-            case ast.BinOp(op=ast.Add()):
-                return self._sum(text(node.left), text(node.right))
-            case ast.BinOp(op=ast.Div()):
-                return _quotient(_real(text(node.left)), text(node.right))
-            case ast.BinOp(op=ast.Pow()):
-                return _power(text(node.left), text(node.right))
+            case ast.BinOp(op=operator) if type(operator) in _OPERATORS:
+                name, *methods = _OPERATORS[type(operator)]
+                for method in methods:
+                    self._look_up(Tensor, method)
+                return self._operation(text(node.left), name, [text(node.right)], {})
             case ast.BinOp(op=ast.FloorDiv()):
                 return f"({text(node.left)} // {text(node.right)})"
             case ast.Compare(ops=[ast.In() | ast.Is() | ast.IsNot() | ast.Eq() as op]):
@@ -358,7 +354,7 @@ class Reader:
         """The text of value.name(arguments), where value is a tensor or a module of PyTorch."""
         if value == "torch" and name in _METHODS and arguments:
             value, *arguments = arguments
-        match name, arguments, keywords:
+        match name, arguments, [*keywords.items()]:
             case "rms_norm", _, _ if value in ("F", "torch"):
                 return self._rms_norm(arguments, keywords)
             case "normalize", [a, *arguments], _ if value == "F":
@@ -366,7 +362,7 @@ class Reader:
                 self.eps.add(bound.pop("eps", "1e-12"))
                 if bound in ({"dim": "-1"}, {"p": "2", "dim": "-1"}, {"p": "2.0", "dim": "-1"}):
                     return f"normalize({a})"
-            case "silu", [a], {} if value == "F" and not keywords:
+            case "silu", [a], [] if value == "F":
                 return f"silu({a})"
             case "norm", _, _:
                 bound = _bind(("p", "dim", "keepdim"), arguments, keywords)
@@ -378,33 +374,29 @@ class Reader:
                     case {"dim": dim, "keepdim": "True"} if len(bound) == 2:
                         last = self._is_last(dim)
                         return f"{name}_{value}" if last else f"{name}_along({value}, {dim})"
-            case "clamp", [], {"min": least} if list(keywords) == ["min"]:
+            case ("clamp", [], [("min", least)]) | ("clamp_min", [least], []):
                 return self._maximum(value, least)
-            case "clamp_min", [least], _ if not keywords:
-                return self._maximum(value, least)
-            case "to" | "type", [dtype], _ if not keywords:
+            case ("to" | "type", [dtype], []) | ("to", [], [("dtype", dtype)]):
                 return self._cast(value, dtype)
-            case "to", [], {"dtype": dtype} if list(keywords) == ["dtype"]:
-                return self._cast(value, dtype)
-            case _ if keywords:
-                pass
-            case "float", [], _:
+            case "float", [], []:
                 return f"f32({value})"
-            case "type_as", ["x"], _:
+            case "type_as", ["x"], []:
                 return f"as_x({value})"
-            case "rsqrt" | "sqrt" | "square", [], _:
+            case "rsqrt" | "sqrt" | "square", [], []:
                 return f"{name}({value})"
-            case "reciprocal", [], _:
+            case "reciprocal", [], []:
                 return _quotient("1.0", value)
-            case "pow", [exponent], _:
+            case "/", [divisor], []:
+                return _quotient(_real(value), divisor)
+            case "pow", [exponent], []:
                 return _power(value, exponent)
-            case "mul", [factor], _:
+            case "mul", [factor], []:
                 return _product(value, factor)
-            case "add", [other], _:
+            case "add", [other], []:
                 return self._sum(value, other)
-            case "add_", [other], _ if value.startswith("mean_square("):
+            case "add_", [other], [] if value.startswith("mean_square("):
                 return self._sum(value, other)
-            case "size", [dim], _:
+            case "size", [dim], []:
                 return f"{value}.shape[{dim}]"
         full = [*arguments, *(f"{key}={each}" for key, each in keywords.items())]
         return f"{value}.{name}({', '.join(full)})"
@@ -572,18 +564,13 @@ def _has_code_of_source(function: FunctionType) -> bool:
 
     It has not where its code was replaced, or where the file has changed since it was imported.
     """
-    wanted = function.__code__
+    wanted, parts = function.__code__, attrgetter("co_code", "co_names", "co_varnames", "co_consts")
     codes = [_compiled("".join(inspect.findsource(function)[0]))]
     while codes:
         code = codes.pop()
         codes += [const for const in code.co_consts if isinstance(const, CodeType)]
         if (code.co_qualname, code.co_firstlineno) == (wanted.co_qualname, wanted.co_firstlineno):
-            return (code.co_code, code.co_names, code.co_varnames, code.co_consts) == (
-                wanted.co_code,
-                wanted.co_names,
-                wanted.co_varnames,
-                wanted.co_consts,
-            )
+            return bool(parts(code) == parts(wanted))
     return False
 
 
