@@ -7,7 +7,7 @@ entry of one of them, and a field of OPTIONS.
 """
 
 import ctypes
-from typing import Annotated, Any, Literal, NamedTuple, TypedDict, get_args, get_origin
+from typing import Annotated, Literal, NamedTuple, TypedDict, get_args, get_origin
 
 Rounding = Literal["after_weight", "before_weight", "inverse"]
 

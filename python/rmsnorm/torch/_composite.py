@@ -91,7 +91,7 @@ def rotate(
 ) -> Tensor:
     """Returns rows with their pairs rotated, in float32. They are rounded to `dtype` where the
     option rotary_rounding, `rounding`, says so. The tables are constants."""
-    half, d = cos.shape[-1], m.shape[-1]
+    half = cos.shape[-1]
     v = m if rounding == "none" else m.to(dtype).float()
     of_rest = dtype if rounding == "each" else torch.float32
     c, s = (table.detach().to(of_rest).float() for table in (cos, sin))
@@ -99,15 +99,12 @@ def rotate(
     def rounded(values: Tensor) -> Tensor:
         return values.to(of_rest).float()
 
-    first = 0 if options.rotary_part == "start" else d - 2 * half
+    first = 0 if options.rotary_part == "start" else m.shape[-1] - 2 * half
     last = first + 2 * half
-    is_halves = options.rotary_pairs == "halves"
-    if is_halves:
-        a, b = v[..., first : first + half], v[..., first + half : last]
-    else:
-        a, b = v[..., first:last:2], v[..., first + 1 : last : 2]
+    dim, pairs = (-2, (2, half)) if options.rotary_pairs == "halves" else (-1, (half, 2))
+    a, b = torch.unflatten(v[..., first:last], -1, pairs).unbind(dim)
     both = rounded(a * c) - rounded(b * s), rounded(b * c) + rounded(a * s)
-    turned = torch.stack(both, -2 if is_halves else -1).flatten(-2)
+    turned = torch.stack(both, dim).flatten(-2)
     return torch.cat((v[..., :first], turned, v[..., last:]), -1)
 
 

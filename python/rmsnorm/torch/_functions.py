@@ -196,7 +196,7 @@ def _is_looked_into() -> bool:
     return is_transformed() and "Jvp" in transforms()
 
 
-def _norm(tensors: tuple[Any, ...], options: str, dtype: Any) -> Any:
+def _norm(tensors: tuple[Any, ...], options: str, dtype: Any) -> Sequence[Tensor]:
     """Calls the operator `norm` in the way that the state of PyTorch needs."""
     x, *others = tensors
     if _is_direct(*tensors):
@@ -292,12 +292,11 @@ def rms_norm(
     if dtype is not None:
         check_dtype(dtype)
     if x is not None and bias is None and out is None and _is_direct(x, weight):
-        y: Tensor = RMS_NORM(x, weight, packed("rms_norm", eps, options), dtype)
-        return y
+        return RMS_NORM(x, weight, packed("rms_norm", eps, options), dtype)
     if type(x) not in _PLAIN or not _are_plain(weight, bias, out):
         if _has_overrides(operands := (x, weight, bias, out)):
             named: dict[str, Any] = {"bias": bias, "out": out, "dtype": dtype, **options}
-            y = handle_torch_function(rms_norm, operands, x, weight, eps, **named)
+            y: Tensor = handle_torch_function(rms_norm, operands, x, weight, eps, **named)
             return y
         check_tensors((), out=out)
     tensors = _tensors(x, weight, None, None, bias)
@@ -307,8 +306,7 @@ def rms_norm(
             raise ValueError(f"dtype is {dtype}, and out has {out.dtype}")
         _write(tensors, chosen, y=out)
         return out
-    y = _norm(tensors, chosen, dtype)[0]
-    return y
+    return _norm(tensors, chosen, dtype)[0]
 
 
 @overridable
@@ -401,8 +399,7 @@ def gated(
     """
     check_dtype(dtype)
     tensors = _tensors(x, weight, None, _given("gate", gate), bias)
-    y: Tensor = _norm(tensors, packed("gated", eps, options), dtype)[0]
-    return y
+    return _norm(tensors, packed("gated", eps, options), dtype)[0]
 
 
 @overridable
@@ -446,8 +443,7 @@ def _norms(
         raise ValueError(f"weights has {len(weights)} elements, and xs has {len(xs)}")
     common = packed(function, eps, options)
     if _is_direct(*xs, *weights) and not any(x is None for x in xs):
-        ys: list[Tensor] = NORMS(xs, weights, common)
-        return ys
+        return NORMS(xs, weights, common)
     calls = []
     for i, (x, weight) in enumerate(zip(xs, weights, strict=True)):
         own = x if isinstance(x, dict) else {"x": x}
@@ -485,13 +481,14 @@ def _arguments_of_call(
         raise type(error)(f"calls[{i}].{error}") from None
 
 
-def _norm_of_call(i: int, call: tuple[tuple[Any, ...], str, torch.dtype | None]) -> list[Tensor]:
+def _norm_of_call(
+    i: int, call: tuple[tuple[Any, ...], str, torch.dtype | None]
+) -> Sequence[Tensor]:
     """Returns y and, with a residual, residual_out."""
     try:
-        outputs: list[Tensor] = _norm(*call)[:2]
+        return _norm(*call)[:2]
     except RuntimeError as error:
         raise RuntimeError(f"calls[{i}].{error}") from None
-    return outputs
 
 
 @overridable
@@ -521,8 +518,7 @@ def rotary(
     check_dtype(dtype)
     cos, sin = _given("cos", cos), _given("sin", sin)
     tensors = _tensors(x, weight, None, None, bias, None, cos, sin)
-    y: Tensor = _norm(tensors, packed("rotary", eps, options), dtype)[0]
-    return y
+    return _norm(tensors, packed("rotary", eps, options), dtype)[0]
 
 
 @overridable

@@ -2,7 +2,6 @@
 """The module of rmsnorm.torch."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor

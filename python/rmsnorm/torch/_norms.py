@@ -72,11 +72,10 @@ def _one_more(module: Any, weight: Any) -> Any:
     return 1.0 + weight
 
 
-def _type_of_weight(module: Any, weight: Any, eps: float, x: Tensor) -> Tensor:
+def _type_of_weight(module: Any, weight: Tensor, eps: float, x: Tensor) -> Tensor:
     if weight.dtype == x.dtype:
         return rms_norm(x, weight, eps, rounding="before_weight")
-    product: Tensor = weight * rms_norm(x, None, eps, dtype=weight.dtype)
-    return product
+    return weight * rms_norm(x, None, eps, dtype=weight.dtype)
 
 
 def _type_of_weight_and_bias(module: Any, weight: Any, eps: float, x: Tensor) -> Tensor:
@@ -132,16 +131,14 @@ def _norm_of_groups(
 
 
 def _gated_groups(
-    module: Any, weight: Any, eps: float, x: Tensor, gate: Tensor | None = None
+    module: Any, weight: Tensor, eps: float, x: Tensor, gate: Tensor | None = None
 ) -> Tensor:
-    product: Tensor = weight * _norm_of_groups(x, gate, module.group_size, eps)
-    return product
+    return weight * _norm_of_groups(x, gate, module.group_size, eps)
 
 
-def _offset_groups(module: Any, weight: Any, eps: float, x: Tensor) -> Tensor:
+def _offset_groups(module: Any, weight: Tensor, eps: float, x: Tensor) -> Tensor:
     n = _norm_of_groups(x, None, module.group_size, eps, dtype=torch.float32)
-    product: Tensor = n * (1.0 + weight.float())
-    return product.to(x.dtype)
+    return (n * (1.0 + weight.float())).to(x.dtype)
 
 
 def _gated_groups_unrounded(

@@ -46,10 +46,10 @@ tracing_state = torch._C._get_tracing_state
 
 FORWARD = _OPS.forward.default
 _FORWARD_NO_GRAD = _OPS.forward_no_grad.default
-NORM_NO_GRAD = _OPS.norm_no_grad.default
-NORMS = _OPS.norms.default
-NORMS_EACH = _OPS.norms.each
-RMS_NORM = _OPS.rms_norm.default
+NORM_NO_GRAD: Callable[..., list[Tensor]] = _OPS.norm_no_grad.default
+NORMS: Callable[..., list[Tensor]] = _OPS.norms.default
+NORMS_EACH: Callable[..., list[Tensor]] = _OPS.norms.each
+RMS_NORM: Callable[..., Tensor] = _OPS.rms_norm.default
 
 
 def _is_compiled() -> bool:
@@ -181,14 +181,9 @@ class Operator:
         self.no_grad = no_grad = short or operator_no_grad
 
         def forward(ctx: Any, *inputs: Any) -> Any:
-            output = tuple(no_grad(*inputs))
-            setup_context(ctx, inputs, output)
-            return output
-
-        def forward_of_operator(ctx: Any, *inputs: Any) -> Any:
-            *inputs_of_operator, keys = inputs
-            output = tuple(self._redispatch(keys, *inputs_of_operator))
-            setup_context(ctx, tuple(inputs_of_operator), output)
+            given, call = inputs[:-1], inputs[-1]
+            output = tuple(call(*given))
+            setup_context(ctx, given, output)
             return output
 
         def function(kind: str, **members: Callable[..., Any]) -> Any:
@@ -196,8 +191,7 @@ class Operator:
             static = {member: staticmethod(f) for member, f in members.items()}
             return type(f"rmsnorm_{name}_{kind}", (torch.autograd.Function,), static)
 
-        self.function = function("eager", forward=forward)
-        self.of_operator = function("operator", forward=forward_of_operator)
+        self.function = function("eager", forward=forward)  # its last input computes the results
         self.transform = function(
             "transformed",
             forward=lambda *inputs: tuple(no_grad(*inputs)),
@@ -212,22 +206,22 @@ class Operator:
         _LIBRARY.impl(name, self._differentiate, "Autograd", with_keyset=True)
         _LIBRARY.impl(f"{name}_no_grad", torch.library.fallthrough_kernel, "Autograd")
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any) -> Sequence[Tensor]:
+        call: Callable[..., Sequence[Tensor]] = self.no_grad
         if is_compiling() or has_modes() or tracing_state() is not None:  # they record the call
-            return self.operator(*inputs)
-        if is_transformed():
+            call = self.operator
+        elif is_transformed():
             call = self.operator if "Functionalize" in transforms() else self.transform.apply
-            return call(*inputs)
-        return (self.function.apply if requires_grad(*inputs) else self.no_grad)(*inputs)
+        elif requires_grad(*inputs):
+            call, inputs = self.function.apply, (*inputs, call)
+        return call(*inputs)
 
     def _differentiate(self, keys: Any, *inputs: Any) -> Any:
         """The operator as autograd calls it."""
-        if _is_compiled() and not is_transformed():
-            records = requires_grad(*inputs)
-            return list(self.function.apply(*inputs)) if records else self.no_grad(*inputs)
-        if requires_grad(*inputs):
-            return list(self.of_operator.apply(*inputs, keys))
-        return self._redispatch(keys, *inputs)
+        is_compiled = _is_compiled() and not is_transformed()
+        call = self.no_grad if is_compiled else functools.partial(self._redispatch, keys)
+        records = requires_grad(*inputs)
+        return list(self.function.apply(*inputs, call)) if records else call(*inputs)
 
     def _redispatch(self, keys: Any, *inputs: Any) -> Any:
         """Calls the operator below autograd."""
@@ -467,8 +461,7 @@ def _norm(
 ) -> Tensor:
     """Returns the norm of rows without another operand."""
     options = _options_of_rows(options, weight, "rounding")
-    y: Tensor = NORM(x, options, dtype, weight, None, None, bias)[0]
-    return y
+    return NORM(x, options, dtype, weight, None, None, bias)[0]
 
 
 def _gradients_of_rows(
@@ -502,7 +495,7 @@ def _norm_no_grad(
     """Calls the shortest operator without gradients that returns what `norm` does."""
     for other in others:
         if other is not None:
-            return NORM_NO_GRAD(x, options, dtype, weight, *others)  # type: ignore[no-any-return]
+            return NORM_NO_GRAD(x, options, dtype, weight, *others)
     return [RMS_NORM(x, weight, options, dtype)]
 
 
@@ -588,8 +581,9 @@ _LIBRARY.impl("forward", _tell_of_changes, "ADInplaceOrView", with_keyset=True)
 torch.library.register_vmap(FORWARD, _map_forward)
 torch.library.register_fake(FORWARD, _forward_shapes)
 torch.library.register_fake(_FORWARD_NO_GRAD, _forward_shapes)
-torch.library.register_fake(NORMS, _norms_shapes)
-torch.library.register_fake(NORMS_EACH, _norms_each_shapes)
+torch.library.register_fake(_OPS.norms.default, _norms_shapes)
+torch.library.register_fake(_OPS.norms.each, _norms_each_shapes)
 torch.library.register_fake(
-    RMS_NORM, lambda x, weight, options, dtype: _norm_shapes(x, options, dtype, weight)[0]
+    _OPS.rms_norm.default,
+    lambda x, weight, options, dtype: _norm_shapes(x, options, dtype, weight)[0],
 )
