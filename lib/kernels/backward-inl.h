@@ -120,7 +120,10 @@ HWY_INLINE void ApplyRows(const RowRun& run, size_t index, const Terms<float>& a
     const Pair a_dx = a.GradientAt(j, some, Load(a.x + j, some), Load(a.dy + j, some), w, sum);
     if constexpr (kTwo) {
       const Pair b_dx = b.GradientAt(j, some, Load(b.x + j, some), Load(b.dy + j, some), w, sum);
-      if constexpr (kN >= 16) {
+      if constexpr (kN >= 16 && kAll && std::is_same_v<T, float>) {
+        StoreInOrder(a_dx, a.dx + j);
+        StoreInOrder(b_dx, b.dx + j);
+      } else if constexpr (kN >= 16) {
         StoreBoth(a_dx, a.dx + j, some, b_dx, b.dx + j, some);
       } else {  // registers are few
         Store(a_dx, a.dx + j, some);

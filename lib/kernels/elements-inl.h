@@ -153,6 +153,18 @@ HWY_INLINE void Store(Pair value, float* to, All = {}) {
   hn::StoreU(value.upper, F32Tag(), to + kN);
 }
 
+// gcc 12 stores the second vector of some pairs first, which costs time where the rows of two
+// outputs are written together (doc/data/changes.csv, "Backward"). clang keeps the order.
+template <class T>
+HWY_INLINE void StoreInOrder(Pair value, T* to) {
+  static_assert(std::is_same_v<T, float>);
+  hn::StoreU(value.lower, F32Tag(), to);
+#if HWY_COMPILER_GCC_ACTUAL
+  RMSNORM_HIDE_POINTER(to);
+#endif
+  hn::StoreU(value.upper, F32Tag(), to + kN);
+}
+
 // Two stores of half a vector cost less than joining the halves.
 HWY_INLINE void Store(Pair value, F16* to, All = {}) {
   hn::StoreU(NarrowHalf(F16(), value.lower), U16Tag(), Bits(to));
