@@ -138,6 +138,7 @@ std::vector<Field> MakeFields() {
   list.AddWord("stores", kStores, In(&Case::stores));
   list.AddNumber("state", In(&Case::state), 1000);
   list.AddWord("guard", kGuards, In(&Case::guard));
+  list.AddWord("interleaved", kFlags, In(&Case::interleaved));
   list.AddWord("strewn", kFlags, In(&Case::strewn), false);
   list.AddNumber("seed", In(&Case::seed));
   return list.Take();
@@ -193,6 +194,10 @@ void RequireOperand(const Case& c, Operand o) {
     Require(is_laid_out, name, "_in_place leaves no choice of how it lies");
     Require(own.values == Values::kNormal, name, "_in_place leaves no choice of values");
   }
+  if (c.interleaved && rule.HasShapeOfX()) {
+    Require(o == internal::kX || is_laid_out, "interleaved rows of ", name, " lie as those of x");
+    Require(!IsShared(own.order), "interleaved rows of ", name, " are not repeated");
+  }
   if (c.function == Function::kRows && (internal::kColumnsInF32 & SetOf(o)) == 0) {
     Require(IsPlainlyLaidOut(own) && !own.add, "call=rows, so the rows of ", name, " are dense");
     const bool is_of_stream = o == internal::kResidual || o == internal::kResidualOut;
@@ -215,6 +220,7 @@ void RequireRows(const Case& c) {
   ForEachOperand(wrong, [&](Operand o) {
     Require(false, "call=rows ", c.Has(o) ? "takes no " : "needs ", kOperandRules[o].name);
   });
+  Require(!c.interleaved, "call=rows, so the rows are dense and not interleaved");
 }
 
 }  // namespace
@@ -415,11 +421,12 @@ void RequireMeaning(const Case& c) {
             "_skip makes more than 2^28 elements");
   }
   for (int i = 0; i < kOperands; ++i) RequireOperand(c, static_cast<Operand>(i));
-  Require(!c.strewn || c.RowCount() > 0, "strewn needs rows");
+  Require(!c.strewn || (!c.interleaved && c.RowCount() > 0), "strewn needs rows that lie alone");
   if (c.function == Function::kRows) RequireRows(c);
   if (c.function == Function::kSeveral) {
     Require(!c.backward && !c.rows.empty(),
             "call=several: several calls are forward calls with a dimension");
+    Require(!c.interleaved, "call=several: its pieces lie apart and are not interleaved");
   }
   const OperandCase& weight = c.operand[internal::kWeight];
   const OperandCase& dw = c.operand[internal::kDw];

@@ -122,6 +122,8 @@ struct Case {
   rmsnorm_stores stores = RMSNORM_STORES_BY_SIZE;
   unsigned state = 0;  // seed of the floating-point states of caller and executor; 0: default
   Guard guard = Guard::kNone;  // overrides every shift
+  bool interleaved = false;    // all operands with rows share one buffer, row beside row, in the
+                               // order and with the gap of x
   bool strewn = false;         // operands of random bytes lie anywhere in a small piece of memory,
                                // where they may share bytes: the library may refuse the call
   unsigned seed = 0;

@@ -80,20 +80,13 @@ Layout::Layout(const Case& c) {
     Strew(c);
     return;
   }
+  if (c.interleaved) Interleave(c);
   internal::ForEachOperand(c.Given(), [&](Operand o) {
-    const OperandCase& own = c.operand[o];
-    if (own.in_place) {
+    if (c.operand[o].in_place) {
       place[o] = place[kOperandRules[o].in_place_of];
-      return;
+    } else if (!c.interleaved || !kOperandRules[o].HasShapeOfX()) {
+      PlaceAlone(c, o);
     }
-    const size_t element = internal::ElementSize(own.dtype);
-    const std::vector<size_t> leading = LeadingOf(c, o);
-    const Spans spans = SpansOf(own, leading, RowLengthOf(c, o), element);
-    const size_t begin = c.guard == Guard::kBefore ? 0 : kCanaries + own.shift * element;
-    const size_t end = c.guard == Guard::kAfter ? 0 : kCanaries;
-    block[o] = {begin + spans.bytes + end, IsOverwritten(c, o) ? kAroundOutput : kAroundInput};
-    place[o] = {o, begin + static_cast<size_t>(spans.first), spans.stride,
-                RowOffsets(leading, spans.stride, element)};
   });
 }
 
@@ -107,6 +100,45 @@ void Layout::Read(uint8_t* const* memory, Operand o, Rows& rows) const {
   for (size_t i = 0; i < rows.count(); ++i) {
     std::memcpy(rows.row(i), RowIn(memory, o, i), rows.row_bytes());
   }
+}
+
+void Layout::PlaceAlone(const Case& c, Operand o) {
+  const OperandCase& own = c.operand[o];
+  const size_t element = internal::ElementSize(own.dtype);
+  const std::vector<size_t> leading = LeadingOf(c, o);
+  const Spans spans = SpansOf(own, leading, RowLengthOf(c, o), element);
+  const size_t begin = c.guard == Guard::kBefore ? 0 : kCanaries + own.shift * element;
+  const size_t end = c.guard == Guard::kAfter ? 0 : kCanaries;
+  block[o] = {begin + spans.bytes + end, IsOverwritten(c, o) ? kAroundOutput : kAroundInput};
+  place[o] = {o, begin + static_cast<size_t>(spans.first), spans.stride,
+              RowOffsets(leading, spans.stride, element)};
+}
+
+// Counts in units of 4 bytes, the largest element.
+void Layout::Interleave(const Case& c) {
+  constexpr size_t kUnit = 4;
+  const OperandCase& x = c.operand[internal::kX];
+  const auto is_alone = [&](Operand o) {
+    return kOperandRules[o].HasShapeOfX() && !c.operand[o].in_place;
+  };
+  const auto units = [&](Operand o) {
+    return (c.d * internal::ElementSize(c.operand[o].dtype) + kUnit - 1) / kUnit;
+  };
+  size_t pitch = 0;
+  internal::ForEachOperand(c.Given(), [&](Operand o) { pitch += is_alone(o) ? units(o) : 0; });
+  const Spans spans = SpansOf(x, c.rows, pitch, kUnit);
+  const size_t begin = c.guard == Guard::kBefore ? 0 : kCanaries + x.shift * kUnit;
+  const size_t end = c.guard == Guard::kAfter ? 0 : kCanaries;
+  block[internal::kX] = {begin + spans.bytes + end, kAroundOutput};
+  size_t slot = 0;
+  internal::ForEachOperand(c.Given(), [&](Operand o) {
+    if (!is_alone(o)) return;
+    const auto element = static_cast<ptrdiff_t>(internal::ElementSize(c.operand[o].dtype));
+    place[o] = {internal::kX, begin + static_cast<size_t>(spans.first) + slot * kUnit, spans.stride,
+                RowOffsets(c.rows, spans.stride, kUnit)};
+    for (ptrdiff_t& stride : place[o].stride) stride *= ptrdiff_t{kUnit} / element;
+    slot += units(o);
+  });
 }
 
 // Each place is drawn until the operand fits. It often has strides of the operand before, or begins

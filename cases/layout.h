@@ -52,6 +52,8 @@ struct Layout {
   void Read(uint8_t* const* memory, Operand o, Rows& rows) const;
 
  private:
+  void PlaceAlone(const Case& c, Operand o);
+  void Interleave(const Case& c);
   void Strew(const Case& c);
 };
 

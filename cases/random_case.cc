@@ -104,6 +104,7 @@ class Drawer {
   // Few elements make overlaps likely.
   void Strew() {
     c_.strewn = true;
+    c_.interleaved = false;
     for (OperandCase& own : c_.operand) {
       OperandCase kept;
       kept.dtype = own.dtype;

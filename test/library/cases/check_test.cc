@@ -175,6 +175,8 @@ TEST(Check, KindsOfFaults) {
               [](Operands call) { FlipBit(call.y, 18); });
   ExpectFault("dx[1, 0] is", "backward,rows=2,d=9,dx_in_place=1,dx_add=1,dy_order=falling",
               [](Operands call) { Step(Floats(call.dx)[-9]); });
+  ExpectFault("x: byte 32 ", "forward,rows=2x3,d=4,interleaved=1,x_gap=1",
+              [](Operands call) { FlipBit(call.x, 32); });
 }
 
 TEST(Check, FloatingPointState) {
@@ -241,6 +243,7 @@ TEST(Operands, Layouts) {
       {"forward,rows=2x3,d=4,x_gap=1,x_order=again", "x 0 2x3x4 0x5x1"},
       {"forward,rows=2x3,d=4,x_gap=1,x_order=windows", "x 0 2x3x4 3x1x1"},
       {"forward,rows=2x3,d=4,x_skip=2", "x 0 2x3x4 20x4x1"},
+      {"forward,rows=2x3,d=4,x_gap=1,interleaved=1", "y 16 2x3x4 27x9x1"},
       {"forward,rows=2,d=4,x_gap=1,y_in_place=1", "y 0 2x4 5x1"},
       {"forward,rows=one,d=4", "x 0 4 1"},
       {"forward,rows=2x3,d=7,weight_per=head,weight_shift=5", "weight 20 3x7 7x1"},
@@ -431,11 +434,12 @@ y_in_place: ,x=f16,y_in_place=1 ,x_order=repeated,y_in_place=1 ,y_gap=1,y_in_pla
 but there is none: ,residual_shift=1 ,bias_per=row backward,rows=1,d=1,dx=none,dx_add=1
 dw_per is weight_per: backward,rows=2,d=1,weight_per=row
 several: backward,rows=1,d=1,call=several forward,rows=one,d=1,call=several
-lie apart: ,y_order=falling,call=several
+lie apart: ,y_order=falling,call=several ,interleaved=1,call=several
 a module has a weight: ,weight=none,post_norm_weight=f32,weight_offset=1,call=module
 call=rows: ,gate=f32,call=rows ,residual=f32,call=rows ,y=f16,call=rows ,x_gap=1,call=rows
+interleaved rows: ,y_gap=1,interleaved=1 ,x_order=repeated,interleaved=1
 strewn leaves no choice: ,strewn=1,y_gap=1 ,strewn=1,x_values=tiny ,strewn=1,y_in_place=1
-strewn needs rows: forward,rows=0,d=1,strewn=1
+strewn needs rows: ,strewn=1,interleaved=1 forward,rows=0,d=1,strewn=1
 calls made at once: ;backward,rows=1,d=1 ;forward,rows=1,d=1,call=rows ,strewn=1;forward,rows=1,d=1
 either all calls: ;forward,rows=1,d=1,call=prepared
 threads, executor, stores and state: ;forward,rows=1,d=1,threads=2)";
