@@ -86,149 +86,33 @@ bits! {
     Bf16
 }
 
-/// Where the rows of an input lie in a slice.
-///
-/// A view of a slice has one dimension, such as a weight has. [`rows`](Self::rows),
-/// [`reshape`](Self::reshape) and [`strided`](Self::strided) give it others, and refuse what does not
-/// fit into the slice. The last dimension is the row of d elements.
-///
-/// A view belongs to its thread, because a [`ViewMut`] can be turned into one.
-///
-/// ```
-/// use rmsnorm::View;
-///
-/// let x = [0.0f32; 24];
-/// assert!(View::from(&x).rows(8).is_ok());
-/// assert!(View::from(&x).reshape(&[2, 3, 4]).is_ok());
-/// // The second half of each row of 8.
-/// assert!(View::from(&x).strided(4, &[3, 4], &[8, 1]).is_ok());
-/// assert!(View::from(&x).strided(8, &[3, 4], &[8, 1]).is_err());
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct View<'a> {
-    pub(crate) raw: sys::rmsnorm_view,
-    memory: PhantomData<&'a Cell<u8>>,
-}
+/// The two kinds of view, which differ in the slices that they are made from.
+macro_rules! views {
+    ($($(#[$doc:meta])* $view:ident from $($slice:ty $([$size:ident])?, $data:ident;)*)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $view<'a> {
+            pub(crate) raw: sys::rmsnorm_view,
+            memory: PhantomData<&'a Cell<u8>>,
+        }
 
-/// Where the rows of an output lie in a slice.
-///
-/// It is made as a [`View`] is, from a slice that may be written, or from cells.
-///
-/// A call that works in place has a view of the output and, converted, the same view as the input:
-///
-/// ```
-/// # fn main() -> rmsnorm::Result<()> {
-/// use rmsnorm::{norm, Options, ViewMut};
-///
-/// let mut stream = [3.0f32, 4.0, 6.0, 8.0];
-/// let y = ViewMut::from(&mut stream).rows(2)?;
-/// norm(y.into(), None, y, &Options::default())?;
-/// # Ok(())
-/// # }
-/// ```
-///
-/// Copies of a view stay on one thread, so no two calls with the same memory run at once. A call
-/// refuses an output that overlaps another operand in any other way.
-#[derive(Clone, Copy, Debug)]
-pub struct ViewMut<'a> {
-    pub(crate) raw: sys::rmsnorm_view,
-    memory: PhantomData<&'a Cell<u8>>,
-}
+        impl $view<'_> {
+            /// Rows of `d` elements, one after the other.
+            pub fn rows(self, d: usize) -> Result<Self> {
+                Ok(Self { raw: rows(self.raw, d)?, ..self })
+            }
+            /// All elements in a shape of 1 to 8 dimensions, in C order.
+            pub fn reshape(self, shape: &[usize]) -> Result<Self> {
+                Ok(Self { raw: reshape(self.raw, shape)?, ..self })
+            }
+            /// A shape of 1 to 8 dimensions, where the first element is the one at `start` of the
+            /// slice, and the next one in dimension i lies `strides[i]` elements further on.
+            pub fn strided(self, start: usize, shape: &[usize], strides: &[isize]) -> Result<Self> {
+                Ok(Self { raw: strided(self.raw, start, shape, strides)?, ..self })
+            }
+        }
 
-impl<'a> From<ViewMut<'a>> for View<'a> {
-    fn from(view: ViewMut<'a>) -> Self {
-        Self { raw: view.raw, memory: PhantomData }
-    }
-}
-
-impl View<'_> {
-    /// Rows of `d` elements, one after the other.
-    pub fn rows(self, d: usize) -> Result<Self> {
-        let count = self.elements()?;
-        if d == 0 || count % d != 0 {
-            return refuse(Status::SHAPE, format!("view: {} elements are no rows of {}", count, d));
-        }
-        self.reshape(&[count / d, d])
-    }
-    /// All elements in a shape of 1 to 8 dimensions, in C order.
-    pub fn reshape(self, shape: &[usize]) -> Result<Self> {
-        let count = self.elements()?;
-        let product = shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size));
-        if product != Some(count) {
-            return refuse(
-                Status::SHAPE,
-                format!("view: shape {:?} for {} elements", shape, count),
-            );
-        }
-        let mut strides: Vec<isize> = shape.iter().map(|&size| size as isize).collect();
-        let mut dense = 1isize;
-        for stride in strides.iter_mut().rev() {
-            // An overflow is possible where another size is 0.
-            dense = dense.wrapping_mul(std::mem::replace(stride, dense));
-        }
-        self.strided(0, shape, &strides)
-    }
-    /// A shape of 1 to 8 dimensions, where the first element is the one at `start` of the
-    /// slice, and the next one in dimension i lies `strides[i]` elements further on.
-    pub fn strided(mut self, start: usize, shape: &[usize], strides: &[isize]) -> Result<Self> {
-        let count = self.elements()?;
-        let ndim = shape.len();
-        let layout = || format!("view: shape {:?} with strides {:?}", shape, strides);
-        if !(1..=sys::RMSNORM_MAX_DIMS).contains(&ndim) || strides.len() != ndim {
-            return refuse(Status::SHAPE, layout() + "; 1 to 8 of each");
-        }
-        self.raw.ndim = ndim as i32;
-        self.raw.shape[..ndim].copy_from_slice(shape);
-        self.raw.stride[..ndim].copy_from_slice(strides);
-        if shape.contains(&0) {
-            return Ok(self); // no element, wherever it would lie
-        }
-        let (mut first, mut last) = (start as i128, start as i128);
-        for (&size, &stride) in shape.iter().zip(strides) {
-            let reach = (size - 1) as i128 * stride as i128;
-            let side = if stride < 0 { &mut first } else { &mut last };
-            *side = side.saturating_add(reach);
-        }
-        if first < 0 || last >= count as i128 {
-            let reach = format!("reaches from element {} to {} of {}", first, last, count);
-            return refuse(
-                Status::LAYOUT,
-                format!("{} from element {} {}", layout(), start, reach),
-            );
-        }
-        // SAFETY: the function takes any number.
-        let size = unsafe { sys::rmsnorm_dtype_size(self.raw.dtype) };
-        self.raw.data = self.raw.data.cast::<u8>().wrapping_add(start * size).cast();
-        Ok(self)
-    }
-    /// The number of elements of a view that is still a whole slice.
-    fn elements(&self) -> Result<usize> {
-        if self.raw.ndim == 1 && self.raw.stride[0] == 1 {
-            return Ok(self.raw.shape[0]);
-        }
-        refuse(Status::SHAPE, "view: it has a shape already; start from the slice".into())
-    }
-}
-
-impl ViewMut<'_> {
-    /// Rows of `d` elements, one after the other.
-    pub fn rows(self, d: usize) -> Result<Self> {
-        View::from(self).rows(d).map(|view| Self { raw: view.raw, ..self })
-    }
-    /// All elements in a shape of 1 to 8 dimensions, in C order.
-    pub fn reshape(self, shape: &[usize]) -> Result<Self> {
-        View::from(self).reshape(shape).map(|view| Self { raw: view.raw, ..self })
-    }
-    /// A shape of 1 to 8 dimensions, where the first element is the one at `start` of the
-    /// slice, and the next one in dimension i lies `strides[i]` elements further on.
-    pub fn strided(self, start: usize, shape: &[usize], strides: &[isize]) -> Result<Self> {
-        View::from(self).strided(start, shape, strides).map(|view| Self { raw: view.raw, ..self })
-    }
-}
-
-macro_rules! view_of {
-    ($view:ident: $($slice:ty $([$size:ident])?, $data:ident;)*) => {$(
-        impl<'a, T: Element $(, const $size: usize)?> From<$slice> for $view<'a> {
+        $(impl<'a, T: Element $(, const $size: usize)?> From<$slice> for $view<'a> {
             fn from(slice: $slice) -> Self {
                 let mut raw = sys::rmsnorm_view {
                     data: slice.$data() as *const c_void,
@@ -241,19 +125,125 @@ macro_rules! view_of {
                 raw.stride[0] = 1;
                 Self { raw, memory: PhantomData }
             }
-        }
+        })*
     )*};
 }
-view_of! { View:
-    &'a [T], as_ptr;
-    &'a Vec<T>, as_ptr;
-    &'a [T; N] [N], as_ptr;
+views! {
+    /// Where the rows of an input lie in a slice.
+    ///
+    /// A view of a slice has one dimension, such as a weight has. [`rows`](Self::rows),
+    /// [`reshape`](Self::reshape) and [`strided`](Self::strided) give it others, and refuse what does not
+    /// fit into the slice. The last dimension is the row of d elements.
+    ///
+    /// A view belongs to its thread, because a [`ViewMut`] can be turned into one.
+    ///
+    /// ```
+    /// use rmsnorm::View;
+    ///
+    /// let x = [0.0f32; 24];
+    /// assert!(View::from(&x).rows(8).is_ok());
+    /// assert!(View::from(&x).reshape(&[2, 3, 4]).is_ok());
+    /// // The second half of each row of 8.
+    /// assert!(View::from(&x).strided(4, &[3, 4], &[8, 1]).is_ok());
+    /// assert!(View::from(&x).strided(8, &[3, 4], &[8, 1]).is_err());
+    /// ```
+    View from
+        &'a [T], as_ptr;
+        &'a Vec<T>, as_ptr;
+        &'a [T; N] [N], as_ptr;
+
+    /// Where the rows of an output lie in a slice.
+    ///
+    /// It is made as a [`View`] is, from a slice that may be written, or from cells.
+    ///
+    /// A call that works in place has a view of the output and, converted, the same view as the input:
+    ///
+    /// ```
+    /// use rmsnorm::{norm, Options, ViewMut};
+    ///
+    /// let mut stream = [3.0f32, 4.0, 6.0, 8.0];
+    /// let y = ViewMut::from(&mut stream).rows(2)?;
+    /// norm(y.into(), None, y, &Options::default())?;
+    /// # Ok::<(), rmsnorm::Error>(())
+    /// ```
+    ///
+    /// Copies of a view stay on one thread, so no two calls with the same memory run at once. A call
+    /// refuses an output that overlaps another operand in any other way.
+    ViewMut from
+        &'a mut [T], as_mut_ptr;
+        &'a mut Vec<T>, as_mut_ptr;
+        &'a mut [T; N] [N], as_mut_ptr;
+        &'a [Cell<T>], as_ptr;
 }
-view_of! { ViewMut:
-    &'a mut [T], as_mut_ptr;
-    &'a mut Vec<T>, as_mut_ptr;
-    &'a mut [T; N] [N], as_mut_ptr;
-    &'a [Cell<T>], as_ptr;
+
+impl<'a> From<ViewMut<'a>> for View<'a> {
+    fn from(view: ViewMut<'a>) -> Self {
+        Self { raw: view.raw, memory: PhantomData }
+    }
+}
+
+fn rows(view: sys::rmsnorm_view, d: usize) -> Result<sys::rmsnorm_view> {
+    let count = elements(&view)?;
+    if d == 0 || count % d != 0 {
+        return refuse(Status::SHAPE, format!("view: {count} elements are no rows of {d}"));
+    }
+    reshape(view, &[count / d, d])
+}
+
+fn reshape(view: sys::rmsnorm_view, shape: &[usize]) -> Result<sys::rmsnorm_view> {
+    let count = elements(&view)?;
+    let product = shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size));
+    if product != Some(count) {
+        return refuse(Status::SHAPE, format!("view: shape {shape:?} for {count} elements"));
+    }
+    let mut strides = vec![1isize; shape.len()];
+    for i in (1..shape.len()).rev() {
+        // An overflow is possible where another size is 0.
+        strides[i - 1] = strides[i].wrapping_mul(shape[i] as isize);
+    }
+    strided(view, 0, shape, &strides)
+}
+
+fn strided(
+    mut view: sys::rmsnorm_view,
+    start: usize,
+    shape: &[usize],
+    strides: &[isize],
+) -> Result<sys::rmsnorm_view> {
+    let count = elements(&view)?;
+    let ndim = shape.len();
+    let layout = || format!("view: shape {shape:?} with strides {strides:?}");
+    if !(1..=sys::RMSNORM_MAX_DIMS).contains(&ndim) || strides.len() != ndim {
+        return refuse(Status::SHAPE, layout() + "; 1 to 8 of each");
+    }
+    view.ndim = ndim as i32;
+    view.shape[..ndim].copy_from_slice(shape);
+    view.stride[..ndim].copy_from_slice(strides);
+    if shape.contains(&0) {
+        return Ok(view); // no element, wherever it would lie
+    }
+    let (mut first, mut last) = (start as i128, start as i128);
+    for (&size, &stride) in shape.iter().zip(strides) {
+        let reach = (size - 1) as i128 * stride as i128;
+        let side = if stride < 0 { &mut first } else { &mut last };
+        *side = side.saturating_add(reach);
+    }
+    if first < 0 || last >= count as i128 {
+        let reach = format!("reaches from element {first} to {last} of {count}");
+        return refuse(Status::LAYOUT, format!("{} from element {start} {reach}", layout()));
+    }
+    // SAFETY: the function takes any number.
+    let size = unsafe { sys::rmsnorm_dtype_size(view.dtype) };
+    view.data = view.data.cast::<u8>().wrapping_add(start * size).cast();
+    Ok(view)
+}
+
+/// The number of elements of a view that is still a whole slice.
+fn elements(view: &sys::rmsnorm_view) -> Result<usize> {
+    if view.ndim == 1 && view.stride[0] == 1 {
+        return Ok(view.shape[0]);
+    }
+    refuse(Status::SHAPE, "view: it has a shape already; start from the slice".into())
 }
 
 /// What the compiler refuses.
