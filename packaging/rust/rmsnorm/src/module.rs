@@ -16,7 +16,6 @@ use std::ptr::{null, null_mut, NonNull};
 /// may run at the same time in many threads.
 ///
 /// ```
-/// # fn main() -> rmsnorm::Result<()> {
 /// use rmsnorm::{Bf16, Context, Dtype, Options, RmsNorm, View};
 ///
 /// let mut norm = RmsNorm::new(2, Dtype::Bf16, &Options::default(), &Context::default())?;
@@ -28,8 +27,7 @@ use std::ptr::{null, null_mut, NonNull};
 /// let mut y = [Bf16(0); 2];
 /// norm.add_norm_rows(&layer, &mut stream, &mut y)?;
 /// assert_eq!(stream, [3.0, 4.0]);
-/// # Ok(())
-/// # }
+/// # Ok::<(), rmsnorm::Error>(())
 /// ```
 pub struct RmsNorm {
     raw: NonNull<sys::rmsnorm_module>,
@@ -132,17 +130,11 @@ impl RmsNorm {
 
     /// y = norm of x, for rows one after the other.
     pub fn norm_rows<T: Element>(&self, x: &[T], y: &mut [T]) -> Result<()> {
-        let rows = self.rows_of("x", x)?;
-        check_length("y", Some(y), x.len())?;
-        // SAFETY: both have that many rows.
-        unsafe { self.norm_rows_at::<T>(rows, x.as_ptr(), y.as_mut_ptr()) }
+        self.norm_slices::<T, T>(Some(x), None, y)
     }
     /// x = norm of x, for rows one after the other.
     pub fn norm_rows_in_place<T: Element>(&self, x: &mut [T]) -> Result<()> {
-        let rows = self.rows_of("x", x)?;
-        let x = x.as_mut_ptr();
-        // SAFETY: it has that many rows.
-        unsafe { self.norm_rows_at::<T>(rows, x, x) }
+        self.norm_slices::<T, T>(None, None, x)
     }
     /// residual = residual + x and y = norm of residual, for rows one after the other.
     ///
@@ -154,11 +146,7 @@ impl RmsNorm {
         residual: &mut [R],
         y: &mut [T],
     ) -> Result<()> {
-        let rows = self.rows_of("x", x)?;
-        check_length("residual", Some(residual), x.len())?;
-        check_length("y", Some(y), x.len())?;
-        // SAFETY: all have that many rows.
-        unsafe { self.add_norm_rows_at::<T, R>(rows, x.as_ptr(), residual, y.as_mut_ptr()) }
+        self.norm_slices(Some(x), Some(residual), y)
     }
     /// The same with y in the place of x.
     pub fn add_norm_rows_in_place<T: Element, R: Element>(
@@ -166,11 +154,7 @@ impl RmsNorm {
         x: &mut [T],
         residual: &mut [R],
     ) -> Result<()> {
-        let rows = self.rows_of("x", x)?;
-        check_length("residual", Some(residual), x.len())?;
-        let x = x.as_mut_ptr();
-        // SAFETY: both have that many rows.
-        unsafe { self.add_norm_rows_at::<T, R>(rows, x, residual, x) }
+        self.norm_slices(None, Some(residual), x)
     }
     /// The gradients of [`norm_rows`](Self::norm_rows), for rows one after the other. rstd has an element
     /// for each row, dw has d.
@@ -182,11 +166,11 @@ impl RmsNorm {
         dx: Option<&mut [T]>,
         dw: Option<&mut [f32]>,
     ) -> Result<()> {
-        let rows = self.rows_of("dy", dy)?;
-        check_length("x", Some(x), dy.len())?;
-        check_length("rstd", rstd, rows)?;
-        check_length("dx", dx.as_deref(), dy.len())?;
-        check_length("dw", dw.as_deref(), self.d())?;
+        let rows = self.rows_in("dy", dy.len())?;
+        check_length("x", x.len(), dy.len())?;
+        check_length("rstd", rstd.map_or(rows, |rstd| rstd.len()), rows)?;
+        check_length("dx", dx.as_ref().map_or(dy.len(), |dx| dx.len()), dy.len())?;
+        check_length("dw", dw.as_ref().map_or(self.d(), |dw| dw.len()), self.d())?;
         // SAFETY: the lengths are right.
         check(unsafe {
             sys::rmsnorm_module_backward_rows(
@@ -203,60 +187,59 @@ impl RmsNorm {
         })
     }
 
-    unsafe fn norm_rows_at<T: Element>(&self, rows: usize, x: *const T, y: *mut T) -> Result<()> {
-        let (module, dtype) = (self.raw(), T::DTYPE as i32);
-        // SAFETY: the caller has counted the rows.
-        check(unsafe {
-            let (x, y) = (x.cast::<c_void>(), y.cast::<c_void>());
-            sys::rmsnorm_module_norm_rows(module, dtype, rows, x, y, null_mut(), null())
-        })
-    }
-
-    unsafe fn add_norm_rows_at<T: Element, R: Element>(
+    /// y = norm of x, or residual = residual + x and y = norm of residual. Without x, y is in its place.
+    fn norm_slices<T: Element, R: Element>(
         &self,
-        rows: usize,
-        x: *const T,
-        residual: &mut [R],
-        y: *mut T,
+        x: Option<&[T]>,
+        residual: Option<&mut [R]>,
+        y: &mut [T],
     ) -> Result<()> {
-        let residual = residual.as_mut_ptr().cast::<c_void>();
-        // SAFETY: the caller has counted the rows.
+        let (y_length, y) = (y.len(), y.as_mut_ptr());
+        let (length, x) = x.map_or((y_length, y as *const T), |x| (x.len(), x.as_ptr()));
+        let rows = self.rows_in("x", length)?;
+        check_length("residual", residual.as_ref().map_or(length, |slice| slice.len()), length)?;
+        check_length("y", y_length, length)?;
+        let (module, dtype) = (self.raw(), T::DTYPE as i32);
+        let (x, y) = (x.cast::<c_void>(), y.cast::<c_void>());
+        // SAFETY: all have that many rows.
         check(unsafe {
-            sys::rmsnorm_module_add_norm_rows(
-                self.raw(),
-                T::DTYPE as i32,
-                R::DTYPE as i32,
-                rows,
-                x.cast(),
-                residual,
-                residual,
-                y.cast(),
-                null_mut(),
-                null(),
-            )
+            if let Some(residual) = residual {
+                let residual = residual.as_mut_ptr().cast::<c_void>();
+                sys::rmsnorm_module_add_norm_rows(
+                    module,
+                    dtype,
+                    R::DTYPE as i32,
+                    rows,
+                    x,
+                    residual,
+                    residual,
+                    y,
+                    null_mut(),
+                    null(),
+                )
+            } else {
+                sys::rmsnorm_module_norm_rows(module, dtype, rows, x, y, null_mut(), null())
+            }
         })
     }
 
     /// The number of rows in an operand.
-    fn rows_of<T>(&self, name: &str, slice: &[T]) -> Result<usize> {
-        let (length, d) = (slice.len(), self.d());
+    #[inline]
+    fn rows_in(&self, name: &str, length: usize) -> Result<usize> {
+        let d = self.d();
         if length % d != 0 {
-            let message = format!("{}: {} elements are no rows of {}", name, length, d);
-            return refuse(Status::SHAPE, message);
+            return refuse(Status::SHAPE, format!("{name}: {length} elements are no rows of {d}"));
         }
         Ok(length / d)
     }
 }
 
-/// An operand that is absent has the right length.
-fn check_length<T>(name: &str, slice: Option<&[T]>, wanted: usize) -> Result<()> {
-    match slice {
-        Some(slice) if slice.len() != wanted => refuse(
-            Status::SHAPE,
-            format!("{}: {} elements; there must be {}", name, slice.len(), wanted),
-        ),
-        _ => Ok(()),
+#[inline]
+fn check_length(name: &str, length: usize, wanted: usize) -> Result<()> {
+    if length != wanted {
+        return refuse(Status::SHAPE, format!("{name}: {length} elements; there must be {wanted}"));
     }
+    Ok(())
 }
 
 /// Such as "RmsNorm(4096, eps=1e-05, bf16)".
