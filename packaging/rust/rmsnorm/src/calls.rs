@@ -11,7 +11,6 @@ use std::ptr::{null, null_mut, NonNull};
 /// The norm of the rows of x, and what comes before and after it.
 ///
 /// ```
-/// # fn main() -> rmsnorm::Result<()> {
 /// use rmsnorm::{forward, Context, ForwardOperands, Options, View, ViewMut};
 ///
 /// let x = [3.0f32, 4.0, 6.0, 8.0];
@@ -23,8 +22,7 @@ use std::ptr::{null, null_mut, NonNull};
 ///     ..ForwardOperands::default()
 /// };
 /// forward(&operands, &Options::default(), &Context::default())?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), rmsnorm::Error>(())
 /// ```
 pub fn forward(operands: &ForwardOperands<'_>, options: &Options, context: &Context) -> Result<()> {
     // SAFETY: views are of memory that is there, and of their thread.
@@ -79,14 +77,14 @@ pub fn add_norm(
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a, Operands = ForwardOperands<'a>> {
     operands: Operands,
-    options: Option<Options>,
+    options: Option<sys::rmsnorm_options>,
     layer: Option<&'a RmsNorm>,
 }
 
 impl<'a, Operands> Call<'a, Operands> {
     /// A call of [`forward`] or [`backward`].
     pub fn new(operands: Operands, options: &Options) -> Self {
-        Self { operands, options: Some(*options), layer: None }
+        Self { operands, options: Some(options.raw()), layer: None }
     }
     /// A call of [`RmsNorm::forward`] or [`RmsNorm::backward`].
     pub fn by(layer: &'a RmsNorm, operands: Operands) -> Self {
@@ -94,20 +92,19 @@ impl<'a, Operands> Call<'a, Operands> {
     }
 }
 
-/// Hands the calls to a function of the library.
+/// Hands the calls and their context to a function of the library.
 fn with_calls<O: RawOperands>(
     calls: &[Call<'_, O>],
-    function: impl FnOnce(&[sys::rmsnorm_call]) -> sys::rmsnorm_status,
+    context: Option<&Context>,
+    function: impl FnOnce(&[sys::rmsnorm_call], *const sys::rmsnorm_context) -> sys::rmsnorm_status,
 ) -> Result<()> {
-    let parts_of =
-        |call: &Call<'_, O>| (call.operands.raw(), call.options.as_ref().map(Options::raw));
-    let parts: Vec<_> = calls.iter().map(parts_of).collect();
-    let calls = calls.iter().zip(&parts).map(|(call, (operands, options))| sys::rmsnorm_call {
+    let operands: Vec<_> = calls.iter().map(|call| call.operands.raw()).collect();
+    let calls = calls.iter().zip(&operands).map(|(call, operands)| sys::rmsnorm_call {
         module: call.layer.map_or(null(), RmsNorm::raw),
         operands,
-        options: pointer(options),
+        options: pointer(&call.options),
     });
-    check(function(&calls.collect::<Vec<_>>()))
+    check(function(&calls.collect::<Vec<_>>(), pointer(&context.map(Context::raw))))
 }
 
 /// Several norms in one parallel region, each with separate operands and options.
@@ -115,7 +112,6 @@ fn with_calls<O: RawOperands>(
 /// Separate calls give the same results. The heads of q and k in a fused buffer, in place:
 ///
 /// ```
-/// # fn main() -> rmsnorm::Result<()> {
 /// use rmsnorm::{forward_all, Call, Context, ForwardOperands, Options, ViewMut};
 ///
 /// let (tokens, heads, kv_heads, head) = (3, 4, 2, 16);
@@ -132,13 +128,12 @@ fn with_calls<O: RawOperands>(
 /// let options = Options::default();
 /// let calls = [Call::new(in_place(q), &options), Call::new(in_place(k), &options)];
 /// forward_all(&calls, &Context::default())?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), rmsnorm::Error>(())
 /// ```
 pub fn forward_all(calls: &[Call<'_>], context: &Context) -> Result<()> {
-    with_calls(calls, |calls| {
-        // SAFETY: views are of memory that is there, and of their thread.
-        unsafe { sys::rmsnorm_forward_all(calls.as_ptr(), calls.len(), &context.raw()) }
+    // SAFETY: views are of memory that is there, and of their thread.
+    with_calls(calls, Some(context), |calls, context| unsafe {
+        sys::rmsnorm_forward_all(calls.as_ptr(), calls.len(), context)
     })
 }
 
@@ -148,7 +143,6 @@ pub fn forward_all(calls: &[Call<'_>], context: &Context) -> Result<()> {
 /// change between runs is lent as cells:
 ///
 /// ```
-/// # fn main() -> rmsnorm::Result<()> {
 /// use rmsnorm::{Call, ForwardOperands, Options, Prepared, ViewMut};
 /// use std::cell::Cell;
 ///
@@ -163,8 +157,7 @@ pub fn forward_all(calls: &[Call<'_>], context: &Context) -> Result<()> {
 ///     norm.run();
 ///     println!("{} {}", token[0].get(), token[1].get());
 /// }
-/// # Ok(())
-/// # }
+/// # Ok::<(), rmsnorm::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Prepared<'a> {
@@ -177,39 +170,32 @@ impl<'a> Prepared<'a> {
     /// Calls as [`forward_all`] takes them. A single call by a layer may do without a context: then it is
     /// the layer's.
     pub fn new(calls: &[Call<'a>], context: Option<&Context>) -> Result<Self> {
-        Self::prepare(calls, context, |prepared, calls, context| {
-            // SAFETY: views are of memory that is there, and of their thread.
-            unsafe { sys::rmsnorm_prepare(prepared, calls.as_ptr(), calls.len(), context) }
-        })
+        let mut raw = null_mut();
+        // SAFETY: views are of memory that is there, and of their thread.
+        with_calls(calls, context, |calls, context| unsafe {
+            sys::rmsnorm_prepare(&mut raw, calls.as_ptr(), calls.len(), context)
+        })?;
+        Ok(Self::own(raw, context))
     }
     /// A call as [`backward`] or [`RmsNorm::backward`] takes it, the latter perhaps without a context.
     pub fn backward(
         call: &Call<'a, BackwardOperands<'a>>,
         context: Option<&Context>,
     ) -> Result<Self> {
-        Self::prepare(std::slice::from_ref(call), context, |prepared, calls, context| {
-            // SAFETY: views are of memory that is there, and of their thread.
-            unsafe { sys::rmsnorm_prepare_backward(prepared, calls.as_ptr(), context) }
-        })
+        let mut raw = null_mut();
+        // SAFETY: views are of memory that is there, and of their thread.
+        with_calls(std::slice::from_ref(call), context, |calls, context| unsafe {
+            sys::rmsnorm_prepare_backward(&mut raw, calls.as_ptr(), context)
+        })?;
+        Ok(Self::own(raw, context))
     }
 
-    fn prepare<O: RawOperands>(
-        calls: &[Call<'a, O>],
-        context: Option<&Context>,
-        prepare: impl FnOnce(
-            *mut *mut sys::rmsnorm_prepared,
-            &[sys::rmsnorm_call],
-            *const sys::rmsnorm_context,
-        ) -> sys::rmsnorm_status,
-    ) -> Result<Self> {
-        let mut prepared = null_mut();
-        let raw = context.map(Context::raw);
-        with_calls(calls, |calls| prepare(&mut prepared, calls, pointer(&raw)))?;
-        Ok(Self {
-            raw: NonNull::new(prepared).expect("the library prepared a call"),
+    fn own(raw: *mut sys::rmsnorm_prepared, context: Option<&Context>) -> Self {
+        Self {
+            raw: NonNull::new(raw).expect("the library prepared a call"),
             _executor: context.and_then(|context| context.executor.clone()),
             _operands: PhantomData,
-        })
+        }
     }
 
     /// Makes the calls. It allocates nothing and cannot fail.

@@ -66,7 +66,7 @@ impl Target {
     pub fn find(name: &str) -> Result<Self> {
         match CString::new(name) {
             Ok(name) => Self::found(name.as_ptr()),
-            Err(_) => refuse(Status::TARGET, format!("target: {:?} holds a NUL", name)),
+            Err(_) => refuse(Status::TARGET, format!("target: {name:?} holds a NUL")),
         }
     }
     /// The target of calls that name none.
