@@ -61,7 +61,7 @@ class Package(unittest.TestCase):
         cls.directory = temporary_directory(cls.addClassCleanup)
         cls.meson = install(cls.path("meson"))
         (targets,) = glob.glob(cls.file(cls.meson, "rmsnormTargets-*.cmake"))
-        cls.build_type = re.search(r"_types (\w+)", read(targets))[1].replace("NOCONFIG", "")
+        cls.build_type = re.search(r"_type (\w+)", read(targets))[1].replace("NOCONFIG", "")
 
     @classmethod
     def path(cls, *names):
