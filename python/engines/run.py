@@ -25,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "test" / "python"))
-from programs import table, with_parts
+from pages import table, with_parts
 
 BUILD = ROOT / "build-engines"
 RESULTS = ROOT / "doc" / "data" / "engines.csv"

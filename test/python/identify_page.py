@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
-from programs import ROOT, table, with_parts
+from pages import table, with_parts
+from programs import ROOT
 
 import rmsnorm
 

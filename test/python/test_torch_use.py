@@ -21,7 +21,7 @@ import types
 
 import diffusers
 import numpy as np
-import programs
+import pages
 import pytest
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,7 @@ import torch.nn.utils.parametrize
 import transformers
 from diffusers.models.normalization import AdaLayerNormContinuous, LuminaRMSNormZero
 from diffusers.models.transformers.transformer_mochi import MochiRMSNormZero
+from programs import run
 from torch import Tensor
 from torch_models import assert_bits, is_computed_by_library, whole_rows
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
@@ -1008,7 +1009,7 @@ assert len(rmsnorm.torch.use(norm).replaced) == 1
 rmsnorm.torch.use(norm).undo()
 assert type(norm).__reduce_ex__ is object.__reduce_ex__
 """
-    programs.run(program, tmp_path)
+    run(program, tmp_path)
     assert torch.equal(torch.load(tmp_path / "y.pt"), module(torch.arange(64.0)))
 
 
@@ -1278,7 +1279,7 @@ def table(measure=worst_of):
         figures = f"{max(ulps):.0f} | {max(shares) * 1e6:.0f}"
         rows.append([options, str(len(norms)), str(files), figures])
     columns = "options|classes|files|f32: worst ulp|bf16: differ, per million".split("|")
-    return programs.table(columns, rows)
+    return pages.table(columns, rows)
 
 
 def lists():
@@ -1303,7 +1304,7 @@ def test_page_is_current():
     figures = re.findall(r" (\d+) \| (\d+) \|$", text, re.MULTILINE)
     assert len(figures) == len(kinds())
     parts = {"lists": lists(), "reasons": reasons(), "table": table(lambda *_: (0, 0))}
-    made = programs.with_parts(PAGE, parts)
+    made = pages.with_parts(PAGE, parts)
     without_figures = functools.partial(re.sub, r"\d+ \| \d+ \|\n", "")
     assert without_figures(text) == without_figures(made), "run this file as a program to write it"
     for ulps, share in figures:
@@ -1314,4 +1315,4 @@ def test_page_is_current():
 
 
 if __name__ == "__main__":
-    PAGE.write_text(programs.with_parts(PAGE, {name: make() for name, make in PARTS.items()}))
+    PAGE.write_text(pages.with_parts(PAGE, {name: make() for name, make in PARTS.items()}))
