@@ -92,14 +92,13 @@ def options_of(norm):
     return {known.options for known in ways if F16 in known.types}
 
 
-@functools.cache
-def known_classes(library="transformers"):
-    """The classes of a library that this one computes in every type."""
-    own = [norm for norm in all_classes() if norm.__module__.startswith(f"{library}.")]
-    return [norm for norm in own if options_of(norm)]
+#: The classes that the library computes in every type.
+KNOWN = [norm for norm in all_classes() if options_of(norm)]
 
 
-KNOWN = known_classes("transformers") + known_classes("diffusers")
+def known_classes():
+    """Those of transformers."""
+    return [norm for norm in KNOWN if norm.__module__.startswith("transformers.")]
 
 
 def unknown_classes():
@@ -197,7 +196,6 @@ class Weighted(torch.nn.Module):
         self.weight, self.gain = (torch.nn.Parameter(torch.randn(d)) for _ in range(2))
         self.d, self.shape, self.dim, self.scale = d, (d,), -1, d**0.5
         self.eps, self.least, self.unit_offset, self.add_unit_offset = 1e-5, 1e-8, True, True
-        self.with_scale = True
         for name, value in changed.items():
             setattr(self, name, value)
 
@@ -231,12 +229,11 @@ return self.weight * wide.to(x.dtype)"""
 #: Norms as people write them.
 FORMULAS = {
     "Functional": "return F.rms_norm(x, (x.size(-1),), self.weight, self.eps)",
-    "FunctionalKeywords": """
-return torch.nn.functional.rms_norm(x, [self.d], eps=self.eps, weight=self.weight)""",
     "FunctionalOfTorch": "return torch.rms_norm(x, x.shape[-1:], self.weight)",
     "FunctionalBeforeWeight": "return F.rms_norm(x, (self.d,), eps=self.eps) * self.weight",
     "FunctionalOffset": """
-return F.rms_norm(x.float(), (self.d,), 1 + self.weight.float(), self.eps).type_as(x)""",
+y = torch.nn.functional.rms_norm(x.float(), [self.d], 1 + self.weight.float(), self.eps)
+return y.type_as(x)""",
     "Torchtune": """
 x_fp32 = x.float()
 x_normed = F.rms_norm(x_fp32, normalized_shape=self.shape, weight=self.gain, eps=self.eps)
@@ -281,10 +278,6 @@ y = (x.float() * (variance + self.eps).rsqrt()).to(x.dtype)
 if self.weight is not None:
     y = y * self.weight
 return y""",
-    "ConstantEps": """
-f: Tensor = x.float()
-mean = f.pow(2).sum(-1, keepdim=True) / x.shape[-1]
-return (f / (mean + 1e-6).sqrt() * self.weight).type_as(x)""",
     # x / (RMS + eps)
     "Outside": """
 rms = x.float().pow(2).mean(-1, keepdim=True).sqrt()
@@ -295,14 +288,9 @@ rms = torch.sqrt(torch.mean(wide**2, dim=-1, keepdim=True))
 return (wide / (rms + self.eps)).to(x.dtype) * self.weight""",
     "Power": '''
 """Its names are its own."""
-wide = x.to(dtype=torch.float32)
-inverse = torch.pow(wide.square().mean(dim=-1, keepdim=True) + self.eps, -0.5)
-return (inverse * wide).type_as(x) * self.weight''',
-    "Scaled": """
-n = x.float() * torch.pow(x.float().pow(2).mean(-1, keepdim=True) + self.eps, -0.5)
-if self.with_scale:
-    n = n * self.weight.float()
-return n.type_as(x)""",
+wide: Tensor = x.to(dtype=torch.float32)
+mean = wide.square().sum(-1, keepdim=True) / x.shape[-1]
+return (torch.pow(mean + 1e-6, -0.5) * wide).type_as(x) * self.weight''',
     "Helped": """
 if NEVER and x:
     return 0
@@ -313,10 +301,8 @@ return with_eps(x.float(), EPS).type_as(x)""",
 FORMULAS_FOR_F32 = {
     "Textbook": "return x / torch.sqrt(x.pow(2).mean(-1, True) + self.eps) * self.weight",
     "TextbookProduct": """
-return self.weight * (x * ((x * x).mean(dim=-1, keepdim=True) + self.eps).sqrt().reciprocal())""",
-    "Chained": """
-inverse = x.pow(2).mean(dim=-1, keepdim=True).add_(self.eps).rsqrt()
-return x.mul(inverse).mul(self.weight)""",
+inverse = (x * x).mean(dim=-1, keepdim=True).add_(self.eps).sqrt().reciprocal()
+return self.weight * x.mul(inverse)""",
     "ProductFirst": """
 return self.weight * x / torch.sqrt((x**2).mean(-1, keepdim=True) + self.eps)""",
     # As x-transformers has it.
@@ -379,14 +365,6 @@ class ListedNorm(Listed, Meta, key="norm"):
     pass
 
 
-class AbstractNorm(Meta, abc.ABC):
-    pass
-
-
-class SlottedNorm(Meta):
-    __slots__ = ("slot",)
-
-
 class DoublingNorm(Meta):
     """Its weight is not the parameter of this name."""
 
@@ -395,7 +373,11 @@ class DoublingNorm(Meta):
         return 2 * value if name == "weight" else value
 
 
-class FrozenNorm(Meta):
+class StrictNorm(Meta, abc.ABC):
+    """It is abstract, has slots, and is frozen."""
+
+    __slots__ = ("slot",)
+
     def __setattr__(self, name, value):
         if name == "__class__":
             raise AttributeError("it is frozen")
@@ -423,10 +405,7 @@ OTHERS = {
     "Heir": type("Heir", (NORMS["Power"],), {}),
     "Private": Private,
     "heir of Private": type("Heir", (Private,), {}),
-    **{
-        norm.__name__: norm
-        for norm in (ListedNorm, AbstractNorm, SlottedNorm, DoublingNorm, FrozenNorm)
-    },
+    **{norm.__name__: norm for norm in (ListedNorm, DoublingNorm, StrictNorm)},
 }
 
 
@@ -753,7 +732,7 @@ EAGER = "before after"
 ONCE = f"{EAGER} compiled"
 COMPILED = f"{ONCE} recompiled"
 NOT_PYTORCHS = "which is not PyTorch's"
-Course, Helped, Scaled = (NORMS[name] for name in ("Course", "Helped", "Scaled"))
+Course, Helped = NORMS["Course"], NORMS["Helped"]
 CLOSURE = with_a_closure(torch)
 #: A class, a change, the reason of use() to leave the module alone then, or "", and when to try.
 CHANGES = [
@@ -781,7 +760,6 @@ CHANGES = [
     (Private, "del module._Private__eps", "it has no attribute _Private__eps", EAGER),
     (LlamaRMSNorm, "del module._parameters['weight']; module.weight = 2.0", "is a float", EAGER),
     (NORMS["OptionalWeight"], "module._parameters['weight'] = None", "", COMPILED),
-    (Scaled, "module.with_scale = False", "", COMPILED),
     (LitGPT, "module.add_unit_offset = False", "", COMPILED),
     (LitGPT, "module.dim = 0", "", COMPILED),
     (LlamaRMSNorm, "module._parameters['weight'] = WIDE_WEIGHT", "of float64 on", EAGER),
@@ -919,7 +897,7 @@ def test_report_undo_and_a_second_call():
 
 
 def test_use_tells_no_class_of_its_replacement():
-    listed, abstract = replaced(ListedNorm(64), X), replaced(AbstractNorm(64), X)
+    listed, abstract = replaced(ListedNorm(64), X), replaced(StrictNorm(64), X)
     assert not isinstance(listed, type(abstract)) and Listed.seen == ["norm"]
     # A class that somebody derives from a replacement is one of the class's.
     type("Derived", (type(listed),), {}, key="derived")
@@ -927,12 +905,11 @@ def test_use_tells_no_class_of_its_replacement():
 
 
 def test_an_equal_flag_is_no_change():
-    module, x = NORMS["Scaled"](64), torch.randn(3, 64)
-    module.with_scale = 1000
+    module, x = Google(64, add_unit_offset=1000), torch.randn(3, 64)
     use(module)
-    module.with_scale = int("1000")  # another object, as in a module that was loaded
+    module.add_unit_offset = int("1000")  # another object, as in a module that was loaded
     assert is_computed_by_library(module, x)
-    module.with_scale = 1001
+    module.add_unit_offset = 1001
     assert not is_computed_by_library(module, x)
 
 
@@ -1081,7 +1058,7 @@ def words(text):
     return {name: json.loads(value) for name, value in (w.split("=") for w in text.split())}
 
 
-#: What makes a model tiny, as far as it has the field.
+#: What makes a model tiny, as far as it has the field or the input. Inputs are shapes, or numbers.
 FIELDS = words(
     # transformers
     "vocab_size=128 hidden_size=64 num_hidden_layers=2 num_attention_heads=4 intermediate_size=96"
@@ -1096,15 +1073,14 @@ FIELDS = words(
     " joint_attention_dim=16 pooled_projection_dim=32 cross_attention_dim=16 caption_channels=16"
     " caption_projection_dim=64 text_dim=16 text_embed_dim=16 cap_feat_dim=16 ffn_dim=32"
     " time_embed_dim=4 patch_size=1 sample_size=8 axes_dims_rope=[4,4,8] rope_axes_dim=[4,4,8]"
-    " guidance_embeds=false num_kv_heads=2 multiple_of=2 max_sequence_length=16"
-    " rope_max_seq_len=32"
+    " axes_dim_rope=[4,4,8] axes_lens=[128,128,128] guidance_embeds=false num_kv_heads=2"
+    " multiple_of=2 max_sequence_length=16 rope_max_seq_len=32"
+    # inputs
+    " encoder_hidden_states=[1,8,16] pooled_projections=[1,32] encoder_attention_mask=[1,8]"
+    " encoder_hidden_states_mask=[1,8] num_frames=2 height=4 width=4 img_ids=[16,3] txt_ids=[8,3]"
+    " img_shapes=[[[1,4,4]]]"
 )
-#: Inputs of diffusers' models: their shapes, or numbers.
-INPUTS = words(
-    "encoder_hidden_states=[1,8,16] pooled_projections=[1,32] encoder_attention_mask=[1,8]"
-    " encoder_hidden_states_mask=[1,8] num_frames=2 height=4 width=4"
-)
-#: For each model the number of its norms, other fields, and other inputs.
+#: For each model the number of its norms, and other fields and inputs.
 MODELS = {
     "Llama": (5, ""),
     "Gemma3Text": (13, ""),
@@ -1113,28 +1089,14 @@ MODELS = {
     "Mamba2": (5, "num_heads=8"),
     "DeepseekV4": (18, "head_dim=32 partial_rotary_factor=0.5"),
     "T5": (12, ""),
-    "FluxTransformer2DModel": (
-        *(6, "num_layers=1"),
-        "hidden_states=[1,16,4] img_ids=[16,3] txt_ids=[8,3]",
-    ),
-    "SD3Transformer2DModel": (8, 'qk_norm="rms_norm"', "hidden_states=[1,4,8,8]"),
-    "Lumina2Transformer2DModel": (
-        25,
-        "patch_size=2 num_attention_heads=4 axes_dim_rope=[4,4,8] axes_lens=[128,128,128]",
-        "hidden_states=[1,4,8,8]",
-    ),
-    "WanTransformer3DModel": (8, "patch_size=[1,2,2]", "hidden_states=[1,4,2,8,8]"),
-    "LTXVideoTransformer3DModel": (
-        *(6, "num_layers=1 cross_attention_dim=64"),
-        "hidden_states=[1,32,4]",
-    ),
-    "HunyuanVideoTransformer3DModel": (6, "num_layers=1", "hidden_states=[1,4,1,8,8]"),
-    "QwenImageTransformer2DModel": (
-        9,
-        "in_channels=16",
-        "hidden_states=[1,16,16] img_shapes=[[[1,4,4]]]",
-    ),
-    "MochiTransformer3DModel": (22, "patch_size=2", "hidden_states=[1,4,2,8,8]"),
+    "FluxTransformer2DModel": (6, "num_layers=1 hidden_states=[1,16,4]"),
+    "SD3Transformer2DModel": (8, 'qk_norm="rms_norm" hidden_states=[1,4,8,8]'),
+    "Lumina2Transformer2DModel": (25, "patch_size=2 hidden_states=[1,4,8,8]"),
+    "WanTransformer3DModel": (8, "patch_size=[1,2,2] hidden_states=[1,4,2,8,8]"),
+    "LTXVideoTransformer3DModel": (6, "num_layers=1 cross_attention_dim=64 hidden_states=[1,32,4]"),
+    "HunyuanVideoTransformer3DModel": (6, "num_layers=1 hidden_states=[1,4,1,8,8]"),
+    "QwenImageTransformer2DModel": (9, "in_channels=16 hidden_states=[1,16,16]"),
+    "MochiTransformer3DModel": (22, "patch_size=2 hidden_states=[1,4,2,8,8]"),
 }
 IDS = torch.arange(48).reshape(2, 24)
 
@@ -1143,26 +1105,27 @@ def tensor_of(name, value, dtype):
     """The argument of a diffusers' model: a mask of ones, random numbers, or the value itself."""
     if type(value) is int or name == "img_shapes":
         return value
-    shape = value
-    return torch.ones(shape, dtype=torch.bool) if "mask" in name else torch.randn(shape).to(dtype)
+    return torch.ones(value, dtype=torch.bool) if "mask" in name else torch.randn(value).to(dtype)
 
 
 def model_and_call(name, dtype):
     """A model with random weights, also of its norms, and a function that gives its result."""
-    _, fields, *inputs = MODELS[name]
-    make = getattr(diffusers if inputs else transformers, name + "Config" * (not inputs))
-    known = inspect.signature(make).parameters if inputs else vars(make())
-    made = make(**{key: value for key, value in FIELDS.items() if key in known} | words(fields))
-    if inputs:
-        model, result = made, 0
-        known = inspect.signature(model.forward).parameters
-        values = {key: value for key, value in INPUTS.items() if key in known} | words(inputs[0])
-        arguments = {key: tensor_of(key, value, dtype) for key, value in values.items()}
+    own = words(MODELS[name][1])
+
+    def known(names):
+        return {key: value for key, value in (FIELDS | own).items() if key in names}
+
+    if make := getattr(diffusers, name, None):
+        model, result = make(**known(inspect.signature(make).parameters)), 0
+        inputs = known(inspect.signature(model.forward).parameters)
+        arguments = {key: tensor_of(key, value, dtype) for key, value in inputs.items()}
         arguments |= {"timestep": torch.tensor([500]), "return_dict": False}
     else:
-        is_pair = made.is_encoder_decoder
+        make = getattr(transformers, f"{name}Config")
+        config = make(**known(vars(make())) | own)
+        is_pair = config.is_encoder_decoder
         auto = getattr(transformers, f"AutoModelFor{'Seq2SeqLM' if is_pair else 'CausalLM'}")
-        model, result = auto.from_config(made), "logits"
+        model, result = auto.from_config(config), "logits"
         arguments = {"input_ids": IDS} | ({"decoder_input_ids": IDS} if is_pair else {})
     for module in model.modules():
         if "Norm" in type(module).__name__:
