@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from identify_page import Norm, make_tests, page_test, said
 from onnx.reference import ReferenceEvaluator
-from programs import table
+from pages import table
 from test_torch_use import known_classes, make_all, reading_of
 
 import rmsnorm.torch
