@@ -152,7 +152,7 @@ def _turns(call: Call) -> list[tuple[dict[str, Any], Turn]]:
     d, rotated, y_dtype = call.d, 2 * cos.values.shape[-1], call.y_dtype
     held = [n for n in NARROW if cos.holds(n) and sin.holds(n)]
     roundings = ("each",) if y_dtype == F32 else WORDS["rotary_rounding"]
-    # Those with which products round to f32, so that a contraction shows.
+    # With these, products round to f32, and a contraction shows.
     inexact = roundings if y_dtype == F32 else roundings[1:] if cos.dtype == F32 else ("none",)
     parts = WORDS["rotary_part"] if rotated < d else ("start",)
     all_pairs = WORDS["rotary_pairs"] if rotated > 2 else ("halves",)
