@@ -20,8 +20,8 @@
 namespace rmsnorm::internal {
 namespace {
 
-// Neither of the two is inlined, so that what one of them and its `run` keep on the stack does not
-// lie below the kernels of the other.
+// Neither of these is inlined: a call that goes through one of them would otherwise have the
+// scratch and the plans of the other on its stack as well.
 template <size_t kFloats, class F>
 RMSNORM_NOINLINE void RunWithStack(const F& run) {
   alignas(64) float memory[kFloats];

@@ -153,8 +153,9 @@ HWY_INLINE void Store(Pair value, float* to, All = {}) {
   hn::StoreU(value.upper, F32Tag(), to + kN);
 }
 
-// gcc 12 stores the second vector of some pairs first, which costs time where the rows of two
-// outputs are written together (doc/data/changes.csv, "Backward"). clang keeps the order.
+// Stores the first vector of an f32 pair, then the second. gcc 12 turns them round in places, which
+// costs time where two rows are written together (doc/data/changes.csv, "Backward"). clang keeps
+// the order. This is a template because clang looks up calls for other types, too.
 template <class T>
 HWY_INLINE void StoreInOrder(Pair value, T* to) {
   static_assert(std::is_same_v<T, float>);

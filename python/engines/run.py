@@ -221,7 +221,7 @@ def measured(rows):
     return ((", ".join(engines), *about) for about, engines in groups.items())
 
 
-#: Of each table its columns and the function for its rows.
+#: The columns of each table, and the function that makes its rows.
 TABLES = {
     "norms": ("engine|norm|types|what `identify` says|equal|chain|bits depend on", norms),
     "refusals": ("engine|norm and type|why", refusals),

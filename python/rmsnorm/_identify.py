@@ -364,7 +364,7 @@ def _find(tensors: Mapping[str, Tensor], eps: Iterable[float], first: int = 0) -
     answer = find_rotary(tensors, eps, first) if "cos" in tensors else find(tensors, eps)
     narrow = answer.call.y_dtype
     if tensors["y"].dtype == tensors["x"].dtype == F32 != narrow and answer.fit != "none":
-        # Its numbers are narrower, unlike those of the norm in f32.
+        # A norm in f32 would not round its results to a narrower type.
         call, kind = Call(answer.call.operands, F32), answer.best.step.kind
         good = [each for each in answer.good if each.step.kind <= kind]
         with np.errstate(all="ignore"):

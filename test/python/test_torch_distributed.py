@@ -126,7 +126,7 @@ def check_data_parallel(mesh, way):
             fully_shard(part, mesh=mesh)
     else:
         model = DistributedDataParallel(model)
-    # The mean of the gradients of two halves is that of all rows.
+    # Averaging the gradients of two halves gives the gradient of all rows.
     half = inputs[3 * dist.get_rank() :][:3]
     for one, two in zip(train(model, half), expected, strict=True):
         assert torch.allclose(one, two, rtol=0, atol=1e-5)

@@ -16,8 +16,8 @@ from .._library import BF16, F16, F32
 from ._options import unpacked
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-# The operator `norms.each` takes the types of results as their numbers in rmsnorm.h. PyTorch would
-# turn a list of types into one of its own numbers.
+# The operator `norms.each` takes the types of results as their numbers in rmsnorm.h. PyTorch turns a
+# list of types into a list of other numbers.
 DTYPE_CODES = {None: 0, torch.float32: F32, torch.float16: F16, torch.bfloat16: BF16}
 
 

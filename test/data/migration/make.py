@@ -211,8 +211,8 @@ def sglang_cpu_residual(x, residual, weight):
 OF_GEMMA = "post_attention_layernorm", "pre_feedforward_layernorm"
 OF_GLM4 = "post_self_attn_layernorm", "post_attention_layernorm"
 
-# Each takes the operands that its row has, and returns y, or a tuple of y and residual_out. It also
-# has the row of its name and "_weight_f32".
+# Each takes the operands that its row has, and returns y, or a tuple of y and residual_out. A system
+# also computes the row with "_weight_f32" after its name, where there is one.
 SYSTEMS = {
     "torch": torch_rms_norm,
     "torch_no_weight": torch_rms_norm,

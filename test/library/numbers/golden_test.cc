@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// golden_test FILE...: every target gives the recorded bits of files. As `rmsnorm check --vectors`,
-// for builds without the command.
+// golden_test FILE...: every target gives the recorded bits of files. It stands in for
+// `rmsnorm check --vectors` in builds without the command.
 #include <cstdio>
 
 #include "cases/run.h"
