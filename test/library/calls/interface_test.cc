@@ -200,7 +200,8 @@ TEST(Cpp, Errors) {
   others.x = forwards.x;
   others.rstd = {memory[2], 1};
   const View sum(memory[2], kD);
-  const Call of_modules[] = {{&module, others}, {&moved, forwards}, {&module, others}};
+  const Call good = {&module, others}, bad = {&moved, forwards};
+  const std::initializer_list<Call> begins_bad = {bad, good}, ends_bad = {good, bad};
   Options options;
   options.eps = -1;
   const Call of_options = {nullptr, forwards, options};
@@ -242,9 +243,9 @@ TEST(Cpp, Errors) {
       {RMSNORM_ERROR_NULL, "module: ", [&] { moved.set_bias(forwards.x); }},
       {RMSNORM_ERROR_NULL, "module: ", [&] { moved.set_post_norm_weight({}); }},
       {RMSNORM_ERROR_NULL, "module: ", [&] { moved.options(); }},
-      {RMSNORM_ERROR_NULL, "module: ", [&] { forward_all(&of_modules[1], 1); }},
-      {RMSNORM_ERROR_NULL, "calls[1].module: ", [&] { forward_all(of_modules, 2); }},
-      {RMSNORM_ERROR_NULL, "calls[0].module: ", [&] { Prepared(&of_modules[1], 2)(); }},
+      {RMSNORM_ERROR_NULL, "module: ", [&] { forward_all(&bad, 1); }},
+      {RMSNORM_ERROR_NULL, "calls[1].module: ", [&] { forward_all(ends_bad); }},
+      {RMSNORM_ERROR_NULL, "calls[0].module: ", [&] { Prepared(begins_bad, {})(); }},
       {RMSNORM_ERROR_NULL, "module: ", [&] { Prepared(moved, forwards)(); }},
       {RMSNORM_ERROR_NULL, "module: ", [&] { Prepared(moved, forwards, Context())(); }},
       {RMSNORM_ERROR_NULL, "module: ", [&] { Prepared(moved, backwards)(); }},
