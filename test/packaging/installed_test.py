@@ -11,9 +11,11 @@ from installed import files_below, install, interface_of, needed_by, read, succe
 from installed import temporary_directory
 
 SHARED = LIBRARIES != "static"
-# What Debian's package records.
-RECORD = read(ROOT, "packaging", "debian", "librmsnorm0.symbols")
-SONAME = re.search(r"^librmsnorm\.so\.\d+", RECORD, re.M)[0]
+# What Debian's package and Rust's crate record.
+DEBIAN = read(ROOT, "packaging", "debian", "librmsnorm0.symbols")
+SONAME = re.search(r"^librmsnorm\.so\.\d+", DEBIAN, re.M)[0]
+SYMBOL_VERSION = re.search(r"^ \(symver\)(\w+)", DEBIAN, re.M)[1]
+FUNCTIONS = re.findall(r"pub fn (\w+)", read(ROOT, "packaging/rust/rmsnorm-sys/src/lib.rs"))
 LIBRARY = os.path.join(LIBDIR, "librmsnorm.so")
 COMMAND = os.path.join(OPTIONS["bindir"], "rmsnorm")
 HAS_COMMAND = os.path.exists(os.path.join(BUILD, "tools", "rmsnorm"))
@@ -88,11 +90,10 @@ class Installed(unittest.TestCase):
 
     @unittest.skipUnless(SHARED, "no shared library")
     def test_symbols(self):
-        """The library has the name and the symbols that Debian's package records, and no other."""
-        symbols = re.findall(r"^ (rmsnorm_\w+)@(\w+) ", RECORD, re.M)
+        """The library has the recorded name and functions, and no other symbol."""
         soname, defined = interface_of(self.path(LIBRARY))
         print(len(defined), "public symbols:", *defined)
-        self.assertEqual(defined, sorted("@@".join(symbol) for symbol in symbols))
+        self.assertEqual(defined, sorted(f"{name}@@{SYMBOL_VERSION}" for name in FUNCTIONS))
         self.assertEqual(soname, SONAME)
 
 

@@ -175,6 +175,7 @@ class Names(unittest.TestCase):
         for path, text in (
             ("include/rmsnorm/version.h", f'#define RMSNORM_VERSION "{version}"\n{macros}'),
             ("packaging/debian/changelog", f"rmsnorm ({version}-"),
+            ("packaging/debian/librmsnorm0.symbols", f" (symver)RMSNORM_0 {version}\n"),
             (f"{crate}-sys/Cargo.toml", rust),
             (f"{crate}/Cargo.toml", rust),
             (f"{crate}/Cargo.toml", f"rmsnorm-sys = {{ {rust},"),
