@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C interface is the one that packaging/rust/rmsnorm-sys/src/lib.rs records: functions, types, fields and constants.
+"""The C interface is the one that packaging/rust/src/sys.rs records: functions, types, fields and constants.
 The compiler takes the record, turned into C, beside the header: `abi_test.py COMPILER...`"""
 
 import os
@@ -9,7 +9,7 @@ import sys
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "../.."))
 HEADER = os.path.join(ROOT, "include", "rmsnorm", "rmsnorm.h")
-RECORD = os.path.join(ROOT, "packaging", "rust", "rmsnorm-sys", "src", "lib.rs")
+RECORD = os.path.join(ROOT, "packaging", "rust", "src", "sys.rs")
 C_TYPES = {
     **{"c_char": "char", "c_void": "void", "f32": "float", "i32": "int32_t"},
     **{"isize": "ptrdiff_t", "u32": "uint32_t", "usize": "size_t"},

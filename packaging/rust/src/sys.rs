@@ -2,8 +2,8 @@
 //! The C interface of the rmsnorm library, name by name.
 //!
 //! The header `rmsnorm/rmsnorm.h`, which the library installs, describes every item. Functions that
-//! are inline in C are absent: they only fill in structs. The crate `rmsnorm` is the safe interface.
-#![allow(non_camel_case_types)]
+//! are inline in C are absent: they only fill in structs. The rest of the crate is a safe interface over it.
+#![allow(missing_docs, non_camel_case_types)]
 
 use std::ffi::c_void;
 use std::os::raw::c_char;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-use crate::{View, ViewMut};
-use rmsnorm_sys as sys;
+use crate::{sys, View, ViewMut};
 use std::ptr::null;
 
 pub(crate) trait RawOperands {

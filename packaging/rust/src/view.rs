@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 use crate::error::refuse;
-use crate::{Result, Status};
-use rmsnorm_sys as sys;
+use crate::{sys, Result, Status};
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::marker::PhantomData;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-use rmsnorm_sys as sys;
+use crate::sys;
 use std::ffi::CStr;
 use std::fmt;
 
