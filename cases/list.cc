@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 #include <utility>
 
 #include "text.h"
@@ -17,7 +17,7 @@ std::vector<std::string> LinesOf(const std::string& list) {
   std::string whole;
   for (std::string line : Split(list, '\n')) {
     line.resize(std::min(line.find('#'), line.size()));
-    line.resize(line.find_last_not_of(' ') + 1);
+    line.resize(line.find_last_not_of(" \r") + 1);
     line.erase(0, line.find_first_not_of(' '));
     whole += line;
     if (whole.empty() || whole.back() == ',' || whole.back() == ';') continue;
@@ -30,18 +30,22 @@ std::vector<std::string> LinesOf(const std::string& list) {
     const size_t equals = text.find('=');
     if (text[0] == '$') {
       names.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+      if (names.back().second.find(names.back().first) != std::string::npos) {
+        throw UserError("list: '" + text + "' is not $NAME=TEXT without the name in the text");
+      }
     } else {
       lines.push_back(std::move(text));
     }
   }
+  if (!whole.empty()) throw UserError("list: '" + whole + "' goes on, but the list ends");
   return lines;
 }
 
 std::string ReadText(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file) throw UserError(path + " cannot be read");
-  return text;
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  if (!text) throw UserError(path + " cannot be read, or is empty");
+  return text.str();
 }
 
 List::List(const std::string& list) {

@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <iomanip>
 #include <iostream>
 #include <map>
 #include <optional>
+#include <regex>
 #include <rmsnorm/rmsnorm.hpp>
 #include <set>
 #include <sstream>
@@ -50,7 +52,8 @@ int ParseThreads(const std::string& text) {
   constexpr size_t kMaxThreads = 4096;
   const size_t threads = ParseNumber(text);
   if (threads == 0 || threads > kMaxThreads) {
-    throw cases::UserError("--threads: '" + text + "' is neither a number of threads nor 'all'");
+    throw cases::UserError("--threads: '" + text +
+                           "' is neither a number of threads up to 4096 nor 'all'");
   }
   if (threads > 1 && rmsnorm_has_openmp() == 0) {
     throw cases::UserError("--threads: this build has no OpenMP, and so 1 thread only");
@@ -271,6 +274,17 @@ void Count(benchmark::State& state, const std::string& name, const std::string& 
   state.counters[name + "_upper" + unit] = spread.upper_quartile;
 }
 
+// The file of --benchmark_out. Google Benchmark itself does not notice that a disk is full.
+class ResultsFile : public benchmark::JSONReporter {
+ public:
+  void Finalize() override {
+    JSONReporter::Finalize();
+    if (!GetOutputStream().flush()) {
+      throw cases::UserError("--benchmark_out: the file cannot be written");
+    }
+  }
+};
+
 // Checks and times a cell.
 void RunCell(benchmark::State& state, const Cell& cell, const bench::Contenders& contenders,
              Table& table) {
@@ -308,7 +322,26 @@ void RunCell(benchmark::State& state, const Cell& cell, const bench::Contenders&
 
 }  // namespace
 
-std::vector<std::string> TakeHarnessFlags(const std::vector<std::string>& flags) {
+std::vector<std::string> TakeHarnessFlags(const std::vector<std::string>& flags,
+                                          BenchOptions& options) {
+  // For other values Google Benchmark ends the program with status 0, or times nothing.
+  const std::pair<std::string, const char*> kValues[] = {
+      {"--benchmark_format", "console|csv|json"},
+      {"--benchmark_out_format", "console|csv|json"},
+      {"--benchmark_repetitions", "[1-9][0-9]{0,5}"},
+      {"--benchmark_time_unit", "ns|us|ms|s"},
+      {"--benchmark_out", ".*"}};
+  for (const std::string& flag : flags) {
+    for (const auto& [name, possible] : kValues) {
+      if (flag.rfind(name + "=", 0) != 0) continue;
+      const std::string value = flag.substr(name.size() + 1);
+      if (!std::regex_match(value, std::regex(possible))) {
+        throw cases::UserError(name + ": '" + value + "' is not " + possible);
+      }
+      if (name == "--benchmark_out") options.results = value;
+      if (name == "--benchmark_out_format") options.results_are_json = value == "json";
+    }
+  }
   static std::vector<std::string> words;  // Google Benchmark keeps pointers to them
   words = {"rmsnorm bench"};
   words.insert(words.end(), flags.begin(), flags.end());
@@ -338,8 +371,14 @@ int RunBench(const BenchOptions& options) {
     };
     benchmark::RegisterBenchmark(cell.name.c_str(), run)->Iterations(1)->UseManualTime();
   }
+  const bool has_file = !options.results.empty();
+  if (has_file && !std::ofstream(options.results, std::ios::app)) {
+    throw cases::UserError("--benchmark_out: " + options.results + " cannot be written");
+  }
+  ResultsFile file;
+  const bool is_json = has_file && options.results_are_json;
   // Google Benchmark itself reports that its filter matches nothing.
-  if (benchmark::RunSpecifiedBenchmarks(&table) == 0) return kUserError;
+  if (benchmark::RunSpecifiedBenchmarks(&table, is_json ? &file : nullptr) == 0) return kUserError;
   return table.found_fault() ? kCheckFailed : kSuccess;
 }
 

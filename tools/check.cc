@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <future>
 #include <iostream>
+#include <rmsnorm/rmsnorm.hpp>
 #include <thread>
 
 #include "cases/expected.h"
@@ -206,7 +207,7 @@ int Checker::Finish() {
   return failed_ == 0 ? kSuccess : kCheckFailed;
 }
 
-int RunCheck(CheckOptions options) {
+int RunCheck(CheckOptions options) try {
   if (options.list) options.random = 0;
 
   const std::vector<std::string> targets = options.formula ? std::vector<std::string>{"reference"}
@@ -219,11 +220,16 @@ int RunCheck(CheckOptions options) {
                                                           : cases::kCheckedCases);
   const size_t all = list.size() + static_cast<size_t>(options.random);
   const size_t count = options.one_case ? 1 : (all + every - 1) / every;
+  if (count == 0) throw cases::UserError("there is no case to check");
   cases::Calls one;
   if (options.one_case) {
     one = cases::ParseCalls(*options.one_case);
     if (!one[0].strewn) cases::RequireAccepted(one);
+  } else {  // some of many cases run on the target of RMSNORM_TARGET
+    const char* active;
+    check(rmsnorm_find_target(nullptr, &active));
   }
+  if (options.list) list.ForEach([](const cases::Calls&) {});  // refuses what makes no sense
   PrintTask(targets, count);
   Checker checker(count, targets, std::cout,
                   options.formula ? cases::FaultByFormula : cases::FaultOf,
@@ -237,6 +243,13 @@ int RunCheck(CheckOptions options) {
     CheckAll(list, options, checker);
   }
   return checker.Finish();
+} catch (const cases::UserError& error) {
+  const std::string text = error.what();
+  for (const std::string begin : {"--case: ", "list: "}) {
+    if (!options.list || text.rfind(begin, 0) != 0) continue;
+    throw cases::UserError("--list " + *options.list + ": " + text.substr(begin.size()));
+  }
+  throw;
 }
 
 }  // namespace rmsnorm::tools

@@ -117,12 +117,16 @@ struct BenchOptions {
   std::vector<std::string> targets;  // empty: the default target
   std::vector<std::string> peers;    // paths of libraries
   std::string older;                 // path of a library
-  bool prepared = false;             // prepared calls, too
+  std::string results;               // path of the file of --benchmark_out
+  bool results_are_json = true;
+  bool prepared = false;  // prepared calls, too
   bool reads = false;
 };
 
-// Gives Google Benchmark the flags that it knows; returns the others.
-std::vector<std::string> TakeHarnessFlags(const std::vector<std::string>& flags);
+// Gives Google Benchmark the flags that it knows, and returns the others. Sets the results of
+// `options`.
+std::vector<std::string> TakeHarnessFlags(const std::vector<std::string>& flags,
+                                          BenchOptions& options);
 
 // Returns the exit status.
 int RunBench(const BenchOptions& options);

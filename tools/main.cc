@@ -123,6 +123,7 @@ void AddCheck(CLI::App& app, int& status) {
       ->excludes("--case")
       ->excludes("--list");
   Add(command, "--seed", options->seed, "N", "Draw the cases from this seed on, without the list")
+      ->check(CLI::Range(0U, std::numeric_limits<unsigned>::max()))
       ->excludes("--case")
       ->excludes("--list");
   const auto add_flag = [command](const char* name, bool& value, const char* help,
@@ -161,7 +162,10 @@ void AddBench(CLI::App& app, int& status) {
   }
   const auto add_list = [command](const char* name, std::vector<std::string>& list,
                                   const char* type, const char* help) {
-    return Add(command, name, list, type, help)->delimiter(',')->capture_default_str();
+    return Add(command, name, list, type, help)
+        ->delimiter(',')
+        ->capture_default_str()
+        ->check(NotEmpty());
   };
   add_list("--operations", options->operations, "NAME,...", "What to time")
       ->check(CLI::IsMember(names));
@@ -204,7 +208,7 @@ void AddBench(CLI::App& app, int& status) {
       "repeats them.");
   command->allow_extras();
   command->callback([options, command, &status] {
-    const std::vector<std::string> unknown = TakeHarnessFlags(command->remaining());
+    const std::vector<std::string> unknown = TakeHarnessFlags(command->remaining(), *options);
     if (!unknown.empty()) throw cases::UserError(UnknownWord(*command, unknown.front()));
     status = RunBench(*options);
   });

@@ -136,15 +136,27 @@ class Bench(unittest.TestCase):
         self.assertEqual(len(names), len(set(names)))
         self.assertTrue(names[0].startswith("latent/f16/3x2112/threads:1/target:"), names)
 
+    @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full here")
+    def test_lost_results(self):
+        words = "--shapes 1x8 --types f32 --threads 1 --benchmark_out=/dev/full"
+        outcome = bench(*words.split())
+        self.assertEqual(outcome.returncode, 2)
+        self.assertIn("--benchmark_out: the file cannot be written", outcome.stderr)
+
     def test_wrong_use_is_refused(self):
         for words, message in (
             ("--frobnicate", "'--frobnicate'"),
+            ("--operations=", "--operations: it is empty"),
             ("--benchmark_frobnicate=1", "'--benchmark_frobnicate=1'"),
+            ("--benchmark_out=/", "--benchmark_out: / cannot be written"),
+            ("--benchmark_out_format=xml", "'xml' is not console|csv|json"),
+            ("--benchmark_repetitions=0", "'0' is not [1-9][0-9]{0,5}"),
             ("--benchmark_filter=none", "none"),
             ("--operations gate_before --shapes 4x100", "gate_before needs, in forward,"),
             ("--shapes 0x64", "--shapes: '0x64'"),
             ("--shapes 65536x65537", "2^28"),
             ("--threads two", "'two'"),
+            ("--threads 4097", "'4097' is neither a number of threads up to 4096 nor"),
             ("--operations norm --call forward,rows=1,d=8", "--operations"),
             ("--call forward,x=f3,rows=1,d=8", "--call: 'f3' is no value for 'x'"),
             ("--call forward,rows=1,d=8,threads=1", "--call: 'threads' is for `rmsnorm check`"),

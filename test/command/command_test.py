@@ -35,9 +35,9 @@ class Command(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""), words)
         return done.stdout
 
-    def refuse(self, words, problem, stdout=subprocess.PIPE):
+    def refuse(self, words, problem, stdout=subprocess.PIPE, **variables):
         """The command refuses its words: status 2, and one line on standard error."""
-        done = self.run_command(words, stdout, {})
+        done = self.run_command(words, stdout, variables)
         self.assertEqual((done.returncode, done.stdout or ""), (2, ""), words)
         self.assertRegex(done.stderr, r"\Armsnorm: [ -~]{1,1200}\n\Z", words)
         self.assertIn(problem, done.stderr)
@@ -82,6 +82,7 @@ class Words(Command):
         one = "--target reference --case forward,x=f32,y=f32,rows=1,d=4".split()
         for words in (["--help"], ["--version"], ["check", "--help"], ["check", *one]):
             self.assertEqual(self.print(*words, RMSNORM_TARGET="PDP11"), self.print(*words))
+        self.refuse(["check", "--every", "9999"], "RMSNORM_TARGET: 'PDP11'", RMSNORM_TARGET="PDP11")
 
 
 class Info(Command):
@@ -151,17 +152,37 @@ class Check(Command):
             ("--list ", "--list: it is empty"),
             ("--vectors ", "--vectors: it is empty"),
             ("--list /nowhere.txt", "/nowhere.txt cannot be read"),
+            ("--list /", "/ cannot be read"),
+            ("--seed -1", "--seed: Value -1 not in range 0 to 4294967295"),
+            ("--seed 1 --random 0", "there is no case to check"),
             ("--formula --target reference", "--formula"),
             ("--vectors /nowhere", "/nowhere is no file of recorded bits: it cannot be read"),
             ("--vectors bits --formula", "--formula"),
         ):
             self.refuse(["check", *line.split(" ")], problem)
 
-    def test_vectors(self):
-        """A file with one case, a norm of ones."""
+    def path(self, name):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        path = pathlib.Path(folder.name, "bits.safetensors")
+        return pathlib.Path(folder.name, name)
+
+    def test_list(self):
+        path = self.path("list.txt")
+        line = "forward,rows=1,d=4"
+        path.write_bytes(f"{line}\r\n# a list of Windows\r\n{line}|5\r\n".encode())
+        self.assertIn("; cases: 3\n", self.print("check", "--list", path))
+        for text, problem in (
+            ("forward,rows=1,d=0", "d must not be 0"),
+            (line + ",", f"'{line},' goes on, but the list ends"),
+            (f"$T=f$T\n{line}", "'$T=f$T' is not $NAME=TEXT"),
+            (f"$T\n{line},x=$T", "'$T' is not $NAME=TEXT"),
+        ):
+            path.write_text(text, encoding="utf-8")
+            self.refuse(["check", "--list", path], f"--list {path}: {problem}")
+
+    def test_vectors(self):
+        """A file with one case, a norm of ones."""
+        path = self.path("bits.safetensors")
         one = struct.pack("<2f", 1, 1)
         right = "op=forward x=x y=ones.2.0.y eps=0"
 
