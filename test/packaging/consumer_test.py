@@ -304,7 +304,7 @@ class Bits(Builds):
 
 class Page(unittest.TestCase):
     def setUp(self):
-        page = read(ROOT, "doc/building.md").split("\n## How a project takes it\n")[1]
+        page = read(ROOT, "doc/building.md").split("\n## Use it in a project\n")[1]
         self.section = re.sub("^ {4}|  #.*$", "", page.split("\n## ")[0], flags=re.M)
 
     def test_says_what_the_consumers_do(self):
