@@ -77,9 +77,11 @@
 
 #ifdef __cplusplus
 #define RMSNORM_NOEXCEPT noexcept
+#define RMSNORM_CAST(type, value) static_cast<type>(value)  // programs may use -Wold-style-cast
 extern "C" {
 #else
 #define RMSNORM_NOEXCEPT
+#define RMSNORM_CAST(type, value) ((type)(value))
 #endif
 /// @endcond
 
@@ -199,7 +201,7 @@ static inline rmsnorm_view rmsnorm_tensor(const void* data, rmsnorm_dtype dtype,
   for (i = 0 < ndim && ndim <= RMSNORM_MAX_DIMS ? ndim - 1 : -1; i >= 0; --i) {
     view.shape[i] = shape[i];
     view.stride[i] = stride ? stride[i] : dense;
-    dense = (ptrdiff_t)((size_t)dense * shape[i]);
+    dense = RMSNORM_CAST(ptrdiff_t, RMSNORM_CAST(size_t, dense) * shape[i]);
   }
   return view;
 }
@@ -301,7 +303,7 @@ static inline rmsnorm_operands rmsnorm_no_operands(void) {
 #else
   rmsnorm_operands operands = {0};
 #endif
-  operands.size = (uint32_t)sizeof operands;
+  operands.size = RMSNORM_CAST(uint32_t, sizeof operands);
   return operands;
 }
 

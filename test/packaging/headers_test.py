@@ -60,7 +60,7 @@ class Headers(unittest.TestCase):
         for level in LEVELS:
             self.check(os.environ["CC"], f"-std=c99 -pedantic-errors {level} {output}", CALLS_IN_C)
             self.check(os.environ["CXX"], f"-std=c++17 {level} {output}", CALLS_IN_CPP)
-        for standard in ("c++17 -fno-exceptions -fno-rtti", "c++20"):
+        for standard in ("c++17 -fno-exceptions -fno-rtti", "c++20 -Wold-style-cast"):
             self.check(os.environ["CXX"], f"-std={standard} -O2 {output}", CALLS_IN_CPP)
 
     @unittest.skipUnless(shutil.which("clang"), "no clang")
