@@ -90,11 +90,12 @@ const std::vector<Operation>& Operations() {
       {"int8_alone", "the quantised norm alone",
        "forward,x+weight=$T,y=none,q=i8,scale=f32,rows=$R,d=$D,call=module,seed=1"},
       {"int8_32", "the same by groups of 32",
-       "forward,x+weight=$T,y=none,q=i8,scale=f32,rows=$R,d=$D,group=32,call=module,seed=1"},
+       "forward,x+weight=$T,y=none,q=i8,scale=f32,rows=$R,d=$D/32*32,group=32,call=module,seed=1"},
       {"int8_64", "the same by groups of 64",
-       "forward,x+weight=$T,y=none,q=i8,scale=f32,rows=$R,d=$D,group=64,call=module,seed=1"},
+       "forward,x+weight=$T,y=none,q=i8,scale=f32,rows=$R,d=$D/64*64,group=64,call=module,seed=1"},
       {"int8_128", "the same by groups of 128",
-       "forward,x+weight=$T,y=none,q=i8,scale=f32,rows=$R,d=$D,group=128,call=module,seed=1"},
+       "forward,x+weight=$T,y=none,q=i8,scale=f32,rows=$R,d=$D/128*128,group=128,call=module,"
+       "seed=1"},
       {"q_and_k", "the norms of 32 heads of q and 8 of k, in rows of 48 heads",
        "forward,x+weight+y=$T,rows=$Rx32,d=$D/48,x_skip+y_skip=16,call=module,seed=1;"
        "forward,x+weight+y=$T,rows=$Rx8,d=$D/48,x_skip+y_skip=40,call=module,seed=1"},

@@ -153,6 +153,7 @@ class Bench(unittest.TestCase):
             ("--benchmark_repetitions=0", "'0' is not [1-9][0-9]{0,5}"),
             ("--benchmark_filter=none", "none"),
             ("--operations gate_before --shapes 4x100", "gate_before needs, in forward,"),
+            ("--operations int8_128 --shapes 4x192", "int8_128 needs, in forward,"),
             ("--shapes 0x64", "--shapes: '0x64'"),
             ("--shapes 65536x65537", "2^28"),
             ("--threads two", "'two'"),
