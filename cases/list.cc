@@ -31,13 +31,13 @@ std::vector<std::string> LinesOf(const std::string& list) {
     if (text[0] == '$') {
       names.emplace_back(text.substr(0, equals), text.substr(equals + 1));
       if (names.back().second.find(names.back().first) != std::string::npos) {
-        throw UserError("list: '" + text + "' is not $NAME=TEXT without the name in the text");
+        throw UserError("'" + text + "' is not $NAME=TEXT without the name in the text");
       }
     } else {
       lines.push_back(std::move(text));
     }
   }
-  if (!whole.empty()) throw UserError("list: '" + whole + "' goes on, but the list ends");
+  if (!whole.empty()) throw UserError("'" + whole + "' goes on, but the list ends");
   return lines;
 }
 
@@ -67,7 +67,7 @@ List::List(const std::string& list) {
         line.axes.push_back(ParseAxis(number, parts[i]));
         const Axis& axis = line.axes.back();
         if (axis.in_turn && line.size() < axis.values.size()) {
-          throw UserError("list: '" + parts[i] + "' has " + std::to_string(axis.values.size()) +
+          throw UserError("'" + parts[i] + "' has " + std::to_string(axis.values.size()) +
                           " values for " + std::to_string(line.size()) + " cases");
         }
       }
@@ -78,7 +78,7 @@ List::List(const std::string& list) {
 
 List::Axis List::ParseAxis(size_t call, const std::string& text) {
   const size_t equals = text.find('=');
-  if (equals == std::string::npos) throw UserError("list: '" + text + "' is not NAME=VALUES");
+  if (equals == std::string::npos) throw UserError("'" + text + "' is not NAME=VALUES");
   Axis axis = {call, FindFields(text.substr(0, equals)), {}, false};
   const std::string values = text.substr(equals + 1);
   axis.in_turn = values.find('/') != std::string::npos;
@@ -91,11 +91,11 @@ List::Axis List::ParseAxis(size_t call, const std::string& text) {
     int first;
     int last;
     if (!ReadNumber(value.substr(0, dots), first) || !ReadNumber(value.substr(dots + 2), last)) {
-      throw UserError("list: '" + value + "' is not FIRST..LAST");
+      throw UserError("'" + value + "' is not FIRST..LAST");
     }
     for (int i = first; i <= last; ++i) axis.values.push_back(std::to_string(i));
   }
-  if (axis.values.empty()) throw UserError("list: '" + text + "' has no values");
+  if (axis.values.empty()) throw UserError("'" + text + "' has no values");
   return axis;
 }
 
@@ -140,7 +140,7 @@ void List::ForEach(const std::function<void(const std::string& group, const Call
           const std::string value =
               each.size() == axis.fields.size() ? each[k] : axis.values[index[i]];
           if (!axis.fields[k]->read(calls[axis.call], value)) {
-            throw UserError("list: '" + value + "' is no value for '" + axis.fields[k]->name + "'");
+            throw UserError("'" + value + "' is no value for '" + axis.fields[k]->name + "'");
           }
         }
       }

@@ -244,12 +244,8 @@ int RunCheck(CheckOptions options) try {
   }
   return checker.Finish();
 } catch (const cases::UserError& error) {
-  const std::string text = error.what();
-  for (const std::string begin : {"--case: ", "list: "}) {
-    if (!options.list || text.rfind(begin, 0) != 0) continue;
-    throw cases::UserError("--list " + *options.list + ": " + text.substr(begin.size()));
-  }
-  throw;
+  if (!options.list) throw;
+  throw cases::UserError("--list " + *options.list + ": " + error.what());
 }
 
 }  // namespace rmsnorm::tools

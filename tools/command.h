@@ -123,8 +123,7 @@ struct BenchOptions {
   bool reads = false;
 };
 
-// Gives Google Benchmark the flags that it knows, and returns the others. Sets the results of
-// `options`.
+// Gives Google Benchmark the flags that it knows, returns the others, and sets `results`.
 std::vector<std::string> TakeHarnessFlags(const std::vector<std::string>& flags,
                                           BenchOptions& options);
 

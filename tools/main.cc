@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <exception>
-#include <initializer_list>
 #include <iostream>
 #include <limits>
 #include <memory>
@@ -126,11 +125,6 @@ void AddCheck(CLI::App& app, int& status) {
       ->check(CLI::Range(0U, std::numeric_limits<unsigned>::max()))
       ->excludes("--case")
       ->excludes("--list");
-  const auto add_flag = [command](const char* name, bool& value, const char* help,
-                                  std::initializer_list<const char*> excluded) {
-    CLI::Option* const flag = command->add_flag(name, value, help);
-    for (const char* const other : excluded) flag->excludes(other);
-  };
   Add(command, "--vectors", options->vectors, "FILE",
       "Compare the targets with the results in this file instead, in which --case names a case; "
       "may be given more than once")
@@ -138,12 +132,17 @@ void AddCheck(CLI::App& app, int& status) {
       ->excludes("--list")
       ->excludes("--random")
       ->excludes("--seed");
-  add_flag("--formula", options->formula,
-           "Compare the reference with the formulas in binary64 and with its error bounds",
-           {"--target", "--vectors"});
-  add_flag("--small-stack", options->small_stack,
-           "Make each call on a new thread, and check that it uses at most 48 KiB of its stack",
-           {"--formula", "--vectors"});
+  command
+      ->add_flag("--formula", options->formula,
+                 "Compare the reference with the formulas in binary64 and with its error bounds")
+      ->excludes("--target")
+      ->excludes("--vectors");
+  command
+      ->add_flag(
+          "--small-stack", options->small_stack,
+          "Make each call on a new thread, and check that it uses at most 48 KiB of its stack")
+      ->excludes("--formula")
+      ->excludes("--vectors");
   command->callback([options, &status] { status = RunCheck(*options); });
 }
 
@@ -162,10 +161,7 @@ void AddBench(CLI::App& app, int& status) {
   }
   const auto add_list = [command](const char* name, std::vector<std::string>& list,
                                   const char* type, const char* help) {
-    return Add(command, name, list, type, help)
-        ->delimiter(',')
-        ->capture_default_str()
-        ->check(NotEmpty());
+    return Add(command, name, list, type, help)->delimiter(',')->capture_default_str();
   };
   add_list("--operations", options->operations, "NAME,...", "What to time")
       ->check(CLI::IsMember(names));

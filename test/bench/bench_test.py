@@ -141,41 +141,33 @@ class Bench(unittest.TestCase):
         words = "--shapes 1x8 --types f32 --threads 1 --benchmark_out=/dev/full"
         outcome = bench(*words.split())
         self.assertEqual(outcome.returncode, 2)
-        self.assertIn("--benchmark_out: the file cannot be written", outcome.stderr)
+        self.assertIn("--benchmark_out: writing failed", outcome.stderr)
 
     def test_wrong_use_is_refused(self):
         for words, message in (
             ("--frobnicate", "'--frobnicate'"),
-            ("--operations ", "--operations: it is empty"),
             ("--benchmark_frobnicate=1", "'--benchmark_frobnicate=1'"),
             ("--benchmark_out=/", "--benchmark_out: / cannot be written"),
-            ("--benchmark_out_format=xml", "'xml' is not console|csv|json"),
-            ("--benchmark_repetitions=0", "'0' is not [1-9][0-9]{0,5}"),
+            ("--benchmark_repetitions=0", "'0' is not a number from 1"),
             ("--benchmark_filter=none", "none"),
             ("--operations gate_before --shapes 4x100", "gate_before needs, in forward,"),
             ("--operations int8_128 --shapes 4x192", "int8_128 needs, in forward,"),
             ("--shapes 0x64", "--shapes: '0x64'"),
             ("--shapes 65536x65537", "2^28"),
             ("--threads two", "'two'"),
-            ("--threads 4097", "'4097' is neither a number of threads up to 4096 nor"),
+            ("--threads 4097", "'4097' is neither from 1 to 4096 nor 'all'"),
             ("--operations norm --call forward,rows=1,d=8", "--operations"),
             ("--call forward,x=f3,rows=1,d=8", "--call: 'f3' is no value for 'x'"),
             ("--call forward,rows=1,d=8,threads=1", "--call: 'threads' is for `rmsnorm check`"),
-            (
-                "--call forward,rows=$R/7,d=$D --shapes 1x64",
-                "--shapes: none has the multiples that call needs, in forward,rows=$R/7",
-            ),
+            ("--call forward,rows=$R/7,d=1 --shapes 1x64", "--shapes: none has the multiples"),
             ("--call forward,rows=1,d=$D/0", "'$D/0' has no value from 1 to 2^28"),
-            (
-                "--call forward,rows=1,d=$D*67108864*67108864",
-                "*67108864' has no value from 1 to 2^28",
-            ),
+            ("--call forward,rows=1,d=$D*2*67108864", "'$D*2*67108864' has no value from 1 to"),
             (f"--peer {__file__}", "cannot be loaded: "),
             ("--peer " + peer("version"), "is made for version 1 of bench/peers/peer.h, not 5"),
             (f"--peer {peer('good')} --peer {peer('good')}", "the name 'test' is taken"),
             ("--older " + peer("good"), "has no function rmsnorm_"),
         ):
-            outcome = bench(*words.split(" "))
+            outcome = bench(*words.split())
             self.assertEqual((outcome.returncode, outcome.stdout), (2, ""), words)
             self.assertIn(message, outcome.stderr)
 

@@ -151,7 +151,6 @@ class Check(Command):
             ("--case ", "--case: it is empty"),
             ("--list ", "--list: it is empty"),
             ("--vectors ", "--vectors: it is empty"),
-            ("--list /nowhere.txt", "/nowhere.txt cannot be read"),
             ("--list /", "/ cannot be read"),
             ("--seed -1", "--seed: Value -1 not in range 0 to 4294967295"),
             ("--seed 1 --random 0", "there is no case to check"),
@@ -167,18 +166,12 @@ class Check(Command):
         return pathlib.Path(folder.name, name)
 
     def test_list(self):
+        """As an editor of Windows writes it."""
         path = self.path("list.txt")
-        line = "forward,rows=1,d=4"
-        path.write_bytes(f"{line}\r\n# a list of Windows\r\n{line}|5\r\n".encode())
-        self.assertIn("; cases: 3\n", self.print("check", "--list", path))
-        for text, problem in (
-            ("forward,rows=1,d=0", "d must not be 0"),
-            (line + ",", f"'{line},' goes on, but the list ends"),
-            (f"$T=f$T\n{line}", "'$T=f$T' is not $NAME=TEXT"),
-            (f"$T\n{line},x=$T", "'$T' is not $NAME=TEXT"),
-        ):
-            path.write_text(text, encoding="utf-8")
-            self.refuse(["check", "--list", path], f"--list {path}: {problem}")
+        path.write_bytes(b"forward,rows=1,d=4|5\r\n# a list\r\n")
+        self.assertIn("; cases: 2\n", self.print("check", "--list", path))
+        path.write_bytes(b"forward,rows=1,d=4|0")
+        self.refuse(["check", "--list", path], f"--list {path}: --case: d must not be 0")
 
     def test_vectors(self):
         """A file with one case, a norm of ones."""
@@ -226,9 +219,7 @@ class Check(Command):
             (b"\2" + bytes(7) + b"{}", ""),
         ):
             path.write_bytes(content)
-            self.refuse(
-                ["check", "--vectors", path], f"{path} is no file of recorded bits: {problem}"
-            )
+            self.refuse(["check", "--vectors", path], f"no file of recorded bits: {problem}")
 
     @unittest.skipIf(WRAPPER or not hasattr(os, "openpty"), "no terminal for the command here")
     def test_progress(self):

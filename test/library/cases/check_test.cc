@@ -451,6 +451,8 @@ const char kListRefusals[] = R"('sideways' is neither: sideways,d=1
 'x' is no value for 'd': forward,d=x
 unknown name: forward,d=1,y_per=row forward,=1 forward,x+=f32
 is neither: [norm
+goes on, but the list ends: forward,rows=1,d=1, forward,rows=1,d=1;
+is not $NAME=TEXT: $T $T=f$T
 has 3 values for 2 cases: forward,rows=1|2,d=1/2/3,seed=1|2)";
 
 template <class Read>
