@@ -272,15 +272,6 @@ void Count(benchmark::State& state, const std::string& name, const std::string& 
   state.counters[name + "_upper" + unit] = spread.upper_quartile;
 }
 
-// The file of --benchmark_out. Google Benchmark itself does not notice that a disk is full.
-class ResultsFile : public benchmark::JSONReporter {
- public:
-  void Finalize() override {
-    JSONReporter::Finalize();
-    if (!GetOutputStream().flush()) throw cases::UserError("--benchmark_out: writing failed");
-  }
-};
-
 // Checks and times a cell.
 void RunCell(benchmark::State& state, const Cell& cell, const bench::Contenders& contenders,
              Table& table) {
@@ -324,7 +315,6 @@ std::vector<std::string> TakeHarnessFlags(const std::vector<std::string>& flags,
     const std::string name = flag.substr(0, flag.find('='));
     const std::string value = flag.substr(std::min(name.size() + 1, flag.size()));
     if (name == "--benchmark_out") options.results = value;
-    if (name == "--benchmark_out_format") options.results_are_json = value == "json";
     if (name == "--benchmark_repetitions" && ParseNumber(value) == 0) {
       throw cases::UserError(name + ": '" + value + "' is not a number from 1");
     }
@@ -358,14 +348,11 @@ int RunBench(const BenchOptions& options) {
     };
     benchmark::RegisterBenchmark(cell.name.c_str(), run)->Iterations(1)->UseManualTime();
   }
-  const bool has_file = !options.results.empty();
-  if (has_file && !std::ofstream(options.results, std::ios::app)) {
+  if (!options.results.empty() && !std::ofstream(options.results, std::ios::app)) {
     throw cases::UserError("--benchmark_out: " + options.results + " cannot be written");
   }
-  ResultsFile file;
-  const bool is_json = has_file && options.results_are_json;
   // Google Benchmark itself reports that its filter matches nothing.
-  if (benchmark::RunSpecifiedBenchmarks(&table, is_json ? &file : nullptr) == 0) return kUserError;
+  if (benchmark::RunSpecifiedBenchmarks(&table) == 0) return kUserError;
   return table.found_fault() ? kCheckFailed : kSuccess;
 }
 

@@ -118,8 +118,7 @@ struct BenchOptions {
   std::vector<std::string> peers;    // paths of libraries
   std::string older;                 // path of a library
   std::string results;               // path of the file of --benchmark_out
-  bool results_are_json = true;
-  bool prepared = false;  // prepared calls, too
+  bool prepared = false;             // prepared calls, too
   bool reads = false;
 };
 
