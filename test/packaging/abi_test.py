@@ -42,8 +42,9 @@ def as_c(record):
         yield f"typedef {function(f'(*{name})', parameters)};"
     for name, kind in re.findall(r"pub type (\w+) = (\w+);", record):
         yield f"typedef {declare(name, kind)};"
-    for name, fields in re.findall(r"pub struct (\w+) \{\n(    pub .*?)\}", record, re.S):
-        fields = re.findall(r"pub (\w+): (.*),", fields)
+    for name, lines in re.findall(r"pub struct (\w+) \{\n(        .*?)\}", record, re.S):
+        of_types = re.findall(r"([\w ]+): (.*),", lines)
+        fields = [(field, kind) for names, kind in of_types for field in names.split()]
         yield f"struct record_{name} {{ {' '.join(declare(*field) + ';' for field in fields)} }};"
         sizes = []
         for field, _ in fields:
@@ -60,9 +61,17 @@ def read(path):
         return re.sub(r"//.*", "", file.read())
 
 
+def read_record():
+    """Returns the record with the declarations that its macros and aliases stand for."""
+    record = re.sub(r"(?m)^    (\w+) \{(?=\s+RMSNORM_)", r"pub type \1 = i32;", read(RECORD))
+    record = re.sub(r"(?m)^    (\w+) \{$", r"pub struct \1 {", record)
+    for alias, kind in re.findall(r"(?m)^type (\w+) = (.*);", record):
+        record = re.sub(rf"\b{alias}\b", kind, record)
+    return record
+
+
 def main(*compiler):
-    header = read(HEADER)
-    record = re.sub(r"(?m)^    (rmsnorm_\w+) \{", r"pub type \1 = i32;", read(RECORD))
+    header, record = read(HEADER), read_record()
     names_of = {
         header: r"(?m)^(?:RMSNORM_API [^;(]*?|typedef (?:\w+ )+|typedef void \(\*|\} )(\w+)[(;)]",
         record: r"pub (?:fn|struct|type) (\w+)",

@@ -56,6 +56,16 @@ pub const RMSNORM_ADD_TO_DX: u32 = 1;
 pub const RMSNORM_ADD_TO_DW: u32 = 2;
 pub const RMSNORM_ADD_TO_DB: u32 = 4;
 
+// Pointers to what a function reads, or writes where a view is of an output
+type View = *const rmsnorm_view;
+type Operands = *const rmsnorm_operands;
+type Options = *const rmsnorm_options;
+type Context = *const rmsnorm_context;
+type Module = *const rmsnorm_module;
+type Call = *const rmsnorm_call;
+type Prepared = *mut rmsnorm_prepared;
+type Text = *const c_char;
+
 /// Never null where the library hands one to an executor.
 pub type rmsnorm_task = Option<unsafe extern "C" fn(state: *mut c_void, index: usize)>;
 pub type rmsnorm_parallel_for = Option<
@@ -79,82 +89,59 @@ pub struct rmsnorm_prepared {
     _private: [u8; 0],
 }
 
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct rmsnorm_view {
-    pub data: *const c_void,
-    pub dtype: rmsnorm_dtype,
-    pub ndim: i32,
-    pub shape: [usize; RMSNORM_MAX_DIMS],
-    pub stride: [isize; RMSNORM_MAX_DIMS],
+/// C's structs, each a list of fields: those of one type in a row, and the type
+macro_rules! structs {
+    ($($name:ident { $($($field:ident)+: $kind:ty,)* })*) => {$(
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name {
+            $($(pub $field: $kind,)+)*
+        }
+    )*};
 }
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct rmsnorm_operands {
-    pub size: u32,
-    pub add_to: u32,
-    pub x: *const rmsnorm_view,
-    pub residual: *const rmsnorm_view,
-    pub dy: *const rmsnorm_view,
-    pub gate: *const rmsnorm_view,
-    pub weight: *const rmsnorm_view,
-    pub bias: *const rmsnorm_view,
-    pub post_norm_weight: *const rmsnorm_view,
-    pub cos: *const rmsnorm_view,
-    pub sin: *const rmsnorm_view,
-    pub sums: *const rmsnorm_view,
-    pub residual_out: *const rmsnorm_view,
-    pub y: *const rmsnorm_view,
-    pub q: *const rmsnorm_view,
-    pub rstd: *const rmsnorm_view,
-    pub sums_out: *const rmsnorm_view,
-    pub scale: *const rmsnorm_view,
-    pub zero: *const rmsnorm_view,
-    pub dx: *const rmsnorm_view,
-    pub dw: *const rmsnorm_view,
-    pub db: *const rmsnorm_view,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct rmsnorm_options {
-    pub size: u32,
-    pub eps: f32,
-    pub eps_placement: rmsnorm_eps_placement,
-    pub rounding: rmsnorm_rounding,
-    pub residual_rounding: rmsnorm_residual_rounding,
-    pub weight_offset: f32,
-    pub divisor: f32,
-    pub factor: f32,
-    pub activation: rmsnorm_activation,
-    pub gate_placement: rmsnorm_gate_placement,
-    pub gate_rounding: rmsnorm_gate_rounding,
-    pub group: i32,
-    pub residual_factor: f32,
-    pub rotary_pairs: rmsnorm_rotary_pairs,
-    pub rotary_part: rmsnorm_rotary_part,
-    pub rotary_rounding: rmsnorm_rotary_rounding,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct rmsnorm_context {
-    pub size: u32,
-    pub threads: i32,
-    pub parallel_for: rmsnorm_parallel_for,
-    pub parallel_context: *mut c_void,
-    pub target: *const c_char,
-    pub stores: rmsnorm_stores,
-    pub reserved: i32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct rmsnorm_call {
-    pub module: *const rmsnorm_module,
-    pub operands: *const rmsnorm_operands,
-    pub options: *const rmsnorm_options,
+structs! {
+    rmsnorm_view {
+        data: *const c_void,
+        dtype: rmsnorm_dtype,
+        ndim: i32,
+        shape: [usize; RMSNORM_MAX_DIMS],
+        stride: [isize; RMSNORM_MAX_DIMS],
+    }
+    rmsnorm_operands {
+        size add_to: u32,
+        x residual dy gate weight bias post_norm_weight cos sin sums: View,
+        residual_out y q rstd sums_out scale zero dx dw db: View,
+    }
+    rmsnorm_options {
+        size: u32,
+        eps: f32,
+        eps_placement: rmsnorm_eps_placement,
+        rounding: rmsnorm_rounding,
+        residual_rounding: rmsnorm_residual_rounding,
+        weight_offset divisor factor: f32,
+        activation: rmsnorm_activation,
+        gate_placement: rmsnorm_gate_placement,
+        gate_rounding: rmsnorm_gate_rounding,
+        group: i32,
+        residual_factor: f32,
+        rotary_pairs: rmsnorm_rotary_pairs,
+        rotary_part: rmsnorm_rotary_part,
+        rotary_rounding: rmsnorm_rotary_rounding,
+    }
+    rmsnorm_context {
+        size: u32,
+        threads: i32,
+        parallel_for: rmsnorm_parallel_for,
+        parallel_context: *mut c_void,
+        target: Text,
+        stores: rmsnorm_stores,
+        reserved: i32,
+    }
+    rmsnorm_call {
+        module: Module,
+        operands: Operands,
+        options: Options,
+    }
 }
 
 /// No operand, and nothing to add to: `rmsnorm_no_operands()` of the header.
@@ -168,11 +155,11 @@ impl Default for rmsnorm_operands {
 }
 
 extern "C" {
-    pub fn rmsnorm_status_text(status: rmsnorm_status) -> *const c_char;
-    pub fn rmsnorm_error_message() -> *const c_char;
-    pub fn rmsnorm_version() -> *const c_char;
+    pub fn rmsnorm_status_text(status: rmsnorm_status) -> Text;
+    pub fn rmsnorm_error_message() -> Text;
+    pub fn rmsnorm_version() -> Text;
     pub fn rmsnorm_dtype_size(dtype: rmsnorm_dtype) -> usize;
-    pub fn rmsnorm_dtype_name(dtype: rmsnorm_dtype) -> *const c_char;
+    pub fn rmsnorm_dtype_name(dtype: rmsnorm_dtype) -> Text;
     pub fn rmsnorm_merge_dims(
         ndim: i32,
         shape: *mut usize,
@@ -181,98 +168,52 @@ extern "C" {
     ) -> i32;
     pub fn rmsnorm_default_options() -> rmsnorm_options;
     pub fn rmsnorm_default_context() -> rmsnorm_context;
-    pub fn rmsnorm_forward(
-        operands: *const rmsnorm_operands,
-        options: *const rmsnorm_options,
-        context: *const rmsnorm_context,
-    ) -> rmsnorm_status;
-    pub fn rmsnorm_norm(
-        x: *const rmsnorm_view,
-        weight: *const rmsnorm_view,
-        y: *const rmsnorm_view,
-        options: *const rmsnorm_options,
-    ) -> rmsnorm_status;
+    pub fn rmsnorm_forward(_: Operands, _: Options, _: Context) -> rmsnorm_status;
+    pub fn rmsnorm_norm(x: View, weight: View, y: View, _: Options) -> rmsnorm_status;
     pub fn rmsnorm_add_norm(
-        x: *const rmsnorm_view,
-        residual: *const rmsnorm_view,
-        weight: *const rmsnorm_view,
-        residual_out: *const rmsnorm_view,
-        y: *const rmsnorm_view,
-        options: *const rmsnorm_options,
+        x: View,
+        residual: View,
+        weight: View,
+        residual_out: View,
+        y: View,
+        _: Options,
     ) -> rmsnorm_status;
-    pub fn rmsnorm_forward_all(
-        calls: *const rmsnorm_call,
-        count: usize,
-        context: *const rmsnorm_context,
-    ) -> rmsnorm_status;
-    pub fn rmsnorm_prepare(
-        prepared: *mut *mut rmsnorm_prepared,
-        calls: *const rmsnorm_call,
-        count: usize,
-        context: *const rmsnorm_context,
-    ) -> rmsnorm_status;
-    pub fn rmsnorm_prepare_backward(
-        prepared: *mut *mut rmsnorm_prepared,
-        call: *const rmsnorm_call,
-        context: *const rmsnorm_context,
-    ) -> rmsnorm_status;
-    pub fn rmsnorm_run(prepared: *mut rmsnorm_prepared) -> rmsnorm_status;
-    pub fn rmsnorm_prepared_destroy(prepared: *mut rmsnorm_prepared);
-    pub fn rmsnorm_backward(
-        operands: *const rmsnorm_operands,
-        options: *const rmsnorm_options,
-        context: *const rmsnorm_context,
-    ) -> rmsnorm_status;
+    pub fn rmsnorm_forward_all(_: Call, count: usize, _: Context) -> rmsnorm_status;
+    pub fn rmsnorm_prepare(_: *mut Prepared, _: Call, count: usize, _: Context) -> rmsnorm_status;
+    pub fn rmsnorm_prepare_backward(_: *mut Prepared, _: Call, _: Context) -> rmsnorm_status;
+    pub fn rmsnorm_run(_: Prepared) -> rmsnorm_status;
+    pub fn rmsnorm_prepared_destroy(_: Prepared);
+    pub fn rmsnorm_backward(_: Operands, _: Options, _: Context) -> rmsnorm_status;
     pub fn rmsnorm_module_create(
         module: *mut *mut rmsnorm_module,
         d: usize,
         dtype: rmsnorm_dtype,
-        options: *const rmsnorm_options,
-        context: *const rmsnorm_context,
+        _: Options,
+        _: Context,
     ) -> rmsnorm_status;
-    pub fn rmsnorm_module_destroy(module: *mut rmsnorm_module);
-    pub fn rmsnorm_module_set_weight(
-        module: *mut rmsnorm_module,
-        weight: *const rmsnorm_view,
-    ) -> rmsnorm_status;
-    pub fn rmsnorm_module_get_weight(
-        module: *const rmsnorm_module,
-        weight: *const rmsnorm_view,
-    ) -> rmsnorm_status;
-    pub fn rmsnorm_module_set_bias(
-        module: *mut rmsnorm_module,
-        bias: *const rmsnorm_view,
-    ) -> rmsnorm_status;
-    pub fn rmsnorm_module_set_post_norm_weight(
-        module: *mut rmsnorm_module,
-        post_norm_weight: *const rmsnorm_view,
-    ) -> rmsnorm_status;
-    pub fn rmsnorm_module_reset_weight(module: *mut rmsnorm_module) -> rmsnorm_status;
-    pub fn rmsnorm_module_d(module: *const rmsnorm_module) -> usize;
-    pub fn rmsnorm_module_dtype(module: *const rmsnorm_module) -> rmsnorm_dtype;
-    pub fn rmsnorm_module_options(module: *const rmsnorm_module) -> *const rmsnorm_options;
-    pub fn rmsnorm_module_describe(module: *const rmsnorm_module) -> *const c_char;
-    pub fn rmsnorm_module_forward(
-        module: *const rmsnorm_module,
-        operands: *const rmsnorm_operands,
-        context: *const rmsnorm_context,
-    ) -> rmsnorm_status;
-    pub fn rmsnorm_module_backward(
-        module: *const rmsnorm_module,
-        operands: *const rmsnorm_operands,
-        context: *const rmsnorm_context,
-    ) -> rmsnorm_status;
+    pub fn rmsnorm_module_destroy(_: *mut rmsnorm_module);
+    pub fn rmsnorm_module_set_weight(_: *mut rmsnorm_module, _: View) -> rmsnorm_status;
+    pub fn rmsnorm_module_get_weight(_: Module, _: View) -> rmsnorm_status;
+    pub fn rmsnorm_module_set_bias(_: *mut rmsnorm_module, _: View) -> rmsnorm_status;
+    pub fn rmsnorm_module_set_post_norm_weight(_: *mut rmsnorm_module, _: View) -> rmsnorm_status;
+    pub fn rmsnorm_module_reset_weight(_: *mut rmsnorm_module) -> rmsnorm_status;
+    pub fn rmsnorm_module_d(_: Module) -> usize;
+    pub fn rmsnorm_module_dtype(_: Module) -> rmsnorm_dtype;
+    pub fn rmsnorm_module_options(_: Module) -> Options;
+    pub fn rmsnorm_module_describe(_: Module) -> Text;
+    pub fn rmsnorm_module_forward(_: Module, _: Operands, _: Context) -> rmsnorm_status;
+    pub fn rmsnorm_module_backward(_: Module, _: Operands, _: Context) -> rmsnorm_status;
     pub fn rmsnorm_module_norm_rows(
-        module: *const rmsnorm_module,
+        _: Module,
         dtype: rmsnorm_dtype,
         rows: usize,
         x: *const c_void,
         y: *mut c_void,
         rstd: *mut f32,
-        context: *const rmsnorm_context,
+        _: Context,
     ) -> rmsnorm_status;
     pub fn rmsnorm_module_add_norm_rows(
-        module: *const rmsnorm_module,
+        _: Module,
         dtype: rmsnorm_dtype,
         residual_dtype: rmsnorm_dtype,
         rows: usize,
@@ -281,10 +222,10 @@ extern "C" {
         residual_out: *mut c_void,
         y: *mut c_void,
         rstd: *mut f32,
-        context: *const rmsnorm_context,
+        _: Context,
     ) -> rmsnorm_status;
     pub fn rmsnorm_module_backward_rows(
-        module: *const rmsnorm_module,
+        _: Module,
         dtype: rmsnorm_dtype,
         rows: usize,
         dy: *const c_void,
@@ -292,14 +233,11 @@ extern "C" {
         rstd: *const f32,
         dx: *mut c_void,
         dw: *mut f32,
-        context: *const rmsnorm_context,
+        _: Context,
     ) -> rmsnorm_status;
-    pub fn rmsnorm_target_name(index: usize) -> *const c_char;
-    pub fn rmsnorm_find_target(
-        name: *const c_char,
-        exact_name: *mut *const c_char,
-    ) -> rmsnorm_status;
+    pub fn rmsnorm_target_name(index: usize) -> Text;
+    pub fn rmsnorm_find_target(name: Text, exact_name: *mut Text) -> rmsnorm_status;
     pub fn rmsnorm_max_threads() -> i32;
     pub fn rmsnorm_has_openmp() -> i32;
-    pub fn rmsnorm_highway_version() -> *const c_char;
+    pub fn rmsnorm_highway_version() -> Text;
 }
