@@ -49,7 +49,7 @@ class Crate(unittest.TestCase):
     def test_passes_its_tests(self):
         printed = self.cargo("test")
         counts = [int(count) for count in re.findall(r"test result: ok\. (\d+) passed", printed)]
-        self.assertGreater(sum(counts), 40, printed)
+        self.assertGreater(sum(counts), 38, printed)
 
     def test_links_either_library(self):
         os.makedirs(self.path("rust", "examples"))

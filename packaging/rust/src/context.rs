@@ -6,7 +6,7 @@ use std::ffi::{c_void, CStr, CString};
 use std::fmt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::null;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::Arc;
 
 choices! {
@@ -95,21 +95,20 @@ impl Target {
     }
 }
 
-type Run = Box<dyn Fn(&Parts) + Send + Sync>;
+type Run = Box<dyn Fn(usize, &(dyn Fn(usize) + Sync)) + Send + Sync>;
 
 /// Threads of the caller that run the parts of a call: a pool, or threads of the scope.
 ///
 /// ```
 /// use rmsnorm::{Context, Executor};
 ///
-/// // SAFETY: the function uses no memory but its own.
+/// // SAFETY: each part is run once, and no memory but its own is used.
 /// let executor = unsafe {
-///     Executor::new(|parts| {
+///     Executor::new(|count, part| {
 ///         std::thread::scope(|scope| {
-///             for _ in 1..parts.count() {
-///                 scope.spawn(|| parts.run());
+///             for index in 0..count {
+///                 scope.spawn(move || part(index));
 ///             }
-///             parts.run();
 ///         })
 ///     })
 /// };
@@ -119,13 +118,15 @@ type Run = Box<dyn Fn(&Parts) + Send + Sync>;
 pub struct Executor(Arc<Run>);
 
 impl Executor {
-    /// `run` calls [`Parts::run`] on as many threads as it likes. When it returns, the calling thread runs
-    /// the remaining parts. A panic in it aborts the process.
+    /// `run(count, part)` calls `part` with each index below `count`, on any threads in any order, and
+    /// returns when all are done. A panic in it aborts the process.
     ///
     /// # Safety
-    /// `run` itself does not use the memory of the call's operands. (Safe code could do so by a view in a
-    /// thread-local variable, while other threads run parts.)
-    pub unsafe fn new(run: impl Fn(&Parts) + Send + Sync + 'static) -> Self {
+    /// `run` calls `part` once with each index, and does not itself use the memory of the call's operands.
+    /// (Safe code could do so by a view in a thread-local variable, while other threads run parts.)
+    pub unsafe fn new(
+        run: impl Fn(usize, &(dyn Fn(usize) + Sync)) + Send + Sync + 'static,
+    ) -> Self {
         Self(Arc::new(Box::new(run)))
     }
 }
@@ -133,35 +134,6 @@ impl Executor {
 impl fmt::Debug for Executor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Executor")
-    }
-}
-
-/// The parts of a call's work, for an [`Executor`].
-pub struct Parts {
-    next: AtomicUsize,
-    count: usize,
-    task: unsafe extern "C" fn(*mut c_void, usize),
-    state: *mut c_void,
-}
-
-// SAFETY: the library lets any thread run a part, and each is run once.
-unsafe impl Sync for Parts {}
-
-impl Parts {
-    /// How many there are: more threads than that find nothing to do.
-    pub fn count(&self) -> usize {
-        self.count
-    }
-    /// Runs parts until none is left.
-    pub fn run(&self) {
-        loop {
-            let index = self.next.fetch_add(1, Ordering::Relaxed);
-            if index >= self.count {
-                return;
-            }
-            // SAFETY: the library waits for the parts, and this is the one run of this part.
-            unsafe { (self.task)(self.state, index) };
-        }
     }
 }
 
@@ -174,12 +146,13 @@ unsafe extern "C" fn parallel_for(
     // SAFETY: a context points to the function of its executor, which whoever made the call keeps.
     let run = unsafe { &*context.cast::<Run>() };
     let task = task.expect("the library has a task");
-    let parts = Parts { next: AtomicUsize::new(0), count, task, state };
+    let state = AtomicPtr::new(state); // which threads may share
+                                       // SAFETY: the library lets any thread run a part, and waits for them.
+    let part = |index| unsafe { task(state.load(Ordering::Relaxed), index) };
     // A panic must not pass through the library.
-    if catch_unwind(AssertUnwindSafe(|| run(&parts))).is_err() {
+    if catch_unwind(AssertUnwindSafe(|| run(count, &part))).is_err() {
         std::process::abort();
     }
-    parts.run();
 }
 
 #[cfg(test)]

@@ -50,15 +50,9 @@ impl fmt::Display for Status {
 /// The text names the argument, its value and what is possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    status: Status,
-    message: String,
-}
-
-impl Error {
     /// The kind of the error.
-    pub fn status(&self) -> Status {
-        self.status
-    }
+    pub status: Status,
+    message: String,
 }
 
 impl fmt::Display for Error {

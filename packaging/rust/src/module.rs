@@ -28,6 +28,7 @@ use std::ptr::{null, null_mut, NonNull};
 /// assert_eq!(stream, [3.0, 4.0]);
 /// # Ok::<(), rmsnorm::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct RmsNorm {
     raw: NonNull<sys::rmsnorm_module>,
     dtype: Dtype,
@@ -246,12 +247,6 @@ impl fmt::Display for RmsNorm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // SAFETY: the text lives as long as the module.
         f.write_str(unsafe { constant_text(sys::rmsnorm_module_describe(self.raw())) })
-    }
-}
-
-impl fmt::Debug for RmsNorm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

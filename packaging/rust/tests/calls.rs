@@ -128,7 +128,7 @@ fn short_forms_are_forward() {
 /// A call fails with this status, and its text is this one, or begins with it where that ends in ….
 fn assert_refused<T: std::fmt::Debug>(result: Result<T>, status: Status, text: &str) {
     let error = result.unwrap_err();
-    assert_eq!(error.status(), status, "{}", error);
+    assert_eq!(error.status, status, "{}", error);
     match text.strip_suffix('…') {
         Some(begin) => assert!(error.to_string().starts_with(begin), "{}", error),
         None => assert_eq!(error.to_string(), text),
@@ -240,38 +240,29 @@ fn a_layer_refuses_slices_of_other_lengths() {
     layer.backward_rows(four, four, Some(two), Some(out4), Some(out2)).unwrap();
 }
 
-/// Two norms of two elements each, by the layer and by options.
-fn halves_in_place<'a>(layer: &'a RmsNorm, both: ViewMut<'a>) -> [Call<'a>; 2] {
-    let in_place = |start| {
-        let row = both.strided(start, &[2], &[1]).unwrap();
-        operands!(ForwardOperands, x: row, y: row)
-    };
-    [Call::by(layer, in_place(0)), Call::new(in_place(2), &no_eps())]
-}
-
 #[test]
 fn several_norms_are_one_call() {
     let mut layer = layer();
     layer.set_weight(View::from(&[1.0f32, 3.0])).unwrap();
-    let mut qk = [2.0f32, 2.0, 8.0, -8.0];
-    let calls = halves_in_place(&layer, ViewMut::from(&mut qk));
-    forward_all(&calls, &Context::default()).unwrap();
-    assert_eq!(qk, [1.0, 3.0, 1.0, -1.0]);
-    forward_all(&[], &Context::default()).unwrap();
-}
-
-#[test]
-fn prepared_calls_read_new_values() {
-    let layer = layer();
     let mut buffer = [0.0f32; 4];
     let cells = Cell::from_mut(&mut buffer[..]).as_slice_of_cells();
-    let calls = halves_in_place(&layer, ViewMut::from(cells));
+    let in_place = |start| {
+        let row = ViewMut::from(cells).strided(start, &[2], &[1]).unwrap();
+        operands!(ForwardOperands, x: row, y: row)
+    };
+    let calls = [Call::by(&layer, in_place(0)), Call::new(in_place(2), &no_eps())];
     let mut prepared = Prepared::new(&calls, Some(&Context::default())).unwrap();
-    for value in [2.0, -4.0] {
-        cells.iter().for_each(|cell| cell.set(value));
-        prepared.run();
-        assert!(cells.iter().all(|cell| cell.get() == value.signum()));
+    for (x, is_prepared) in [(2.0, false), (4.0, true), (-8.0, true)] {
+        cells.iter().for_each(|cell| cell.set(x));
+        if is_prepared {
+            prepared.run();
+        } else {
+            forward_all(&calls, &Context::default()).unwrap();
+        }
+        let y = [1.0, 3.0, 1.0, 1.0].map(|norm| norm * x.signum());
+        assert!(cells.iter().map(Cell::get).eq(y), "{:?}", cells);
     }
+    forward_all(&[], &Context::default()).unwrap();
 }
 
 #[test]
@@ -299,13 +290,13 @@ fn gradients_by_a_layer() {
 fn counting_context() -> (Context, Arc<AtomicUsize>) {
     let count = Arc::new(AtomicUsize::new(0));
     let counter = count.clone();
-    // SAFETY: the function uses no memory of operands.
+    // SAFETY: each part is run once, and no memory of operands is used.
     let executor = unsafe {
-        Executor::new(move |parts| {
-            counter.fetch_add(parts.count(), Ordering::Relaxed);
+        Executor::new(move |count, part| {
+            counter.fetch_add(count, Ordering::Relaxed);
             std::thread::scope(|scope| {
-                for _ in 1..parts.count() {
-                    scope.spawn(|| parts.run());
+                for index in 0..count {
+                    scope.spawn(move || part(index));
                 }
             });
         })
@@ -334,12 +325,11 @@ fn an_executor_runs_the_parts() {
     drop(context);
     assert_eq!(Arc::strong_count(&parts), 2, "{:?} does not keep its executor", layer);
     layer.forward(&in_place, None).unwrap();
+    let (context, parts_of_another) = counting_context();
     cells.iter().for_each(|cell| cell.set(2.0));
-    // SAFETY: the function does nothing.
-    let idle = Some(unsafe { Executor::new(|_| ()) });
-    layer.forward(&in_place, Some(&Context { executor: idle, ..Context::default() })).unwrap();
+    layer.forward(&in_place, Some(&context)).unwrap();
     assert!(cells.iter().all(|cell| cell.get() == 1.0));
-    assert_eq!(parts.load(Ordering::Relaxed), 4, "not those of one call");
+    assert_eq!([parts, parts_of_another].map(|parts| parts.load(Ordering::Relaxed)), [4, 4]);
 }
 
 #[test]

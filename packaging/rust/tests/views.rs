@@ -4,7 +4,7 @@
 use rmsnorm::{norm, Bf16, Options, Status, View, ViewMut, F16};
 
 fn status<T: std::fmt::Debug>(result: rmsnorm::Result<T>) -> Status {
-    result.unwrap_err().status()
+    result.unwrap_err().status
 }
 
 #[test]
@@ -57,16 +57,13 @@ fn strides_must_stay_in_the_slice() {
     let mut inside = 0;
     for start in 0..12 {
         for shape in (0..16).map(|i| [i / 4, i % 4]) {
-            for row_stride in -6..6 {
-                for stride in -2..3 {
-                    let strides = [row_stride, stride];
-                    let wanted = fits(start, &shape, &strides);
-                    let view = View::from(&x).strided(start, &shape, &strides);
-                    assert_eq!(view.is_ok(), wanted, "{} {:?} {:?}", start, shape, strides);
-                    let view = ViewMut::from(&mut x).strided(start, &shape, &strides);
-                    assert_eq!(view.is_ok(), wanted, "{} {:?} {:?}", start, shape, strides);
-                    inside += usize::from(wanted);
-                }
+            for strides in (0..60).map(|i| [i / 5 - 6, i % 5 - 2]) {
+                let wanted = fits(start, &shape, &strides);
+                let view = View::from(&x).strided(start, &shape, &strides);
+                assert_eq!(view.is_ok(), wanted, "{} {:?} {:?}", start, shape, strides);
+                let view = ViewMut::from(&mut x).strided(start, &shape, &strides);
+                assert_eq!(view.is_ok(), wanted, "{} {:?} {:?}", start, shape, strides);
+                inside += usize::from(wanted);
             }
         }
     }
@@ -110,12 +107,4 @@ fn start_and_strides_count_elements_of_every_type() {
         norm(reversed, None, ViewMut::from(&mut y).rows(2).unwrap(), &options).unwrap();
         assert_eq!(y, [1.0, -1.0, 1.0, 1.0]);
     }
-}
-
-#[test]
-fn the_types_of_16_bits_are_their_bits() {
-    let mut bits = [1u16, 2];
-    assert_eq!(F16::slice(&bits), [F16(1), F16(2)]);
-    F16::slice_mut(&mut bits)[1] = F16(7);
-    assert_eq!(bits, [1, 7]);
 }
