@@ -70,11 +70,8 @@ class RmsnormConan(ConanFile):
             rmdir(self, os.path.join(self.package_folder, "lib", written_by_conan))
 
     def package_info(self):
+        # By Conan's defaults the package, the target of CMake and the file for pkg-config have its name.
         self.cpp_info.libs = ["rmsnorm"]
-        self.cpp_info.set_property("pkg_config_name", "rmsnorm")
-        self.cpp_info.set_property("cmake_file_name", "rmsnorm")
-        self.cpp_info.set_property("cmake_target_name", "rmsnorm::rmsnorm")
-
         if not self.options.shared:
             self.cpp_info.system_libs += ["m", stdcpp_library(self)]
             if self.options.with_openmp:
