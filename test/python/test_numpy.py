@@ -7,6 +7,7 @@ import ctypes
 import fractions
 import gc
 import inspect
+import itertools
 import os
 import pickle
 import re
@@ -105,15 +106,23 @@ def test_groups_beside_the_blocks_of_ggml():
     assert abs(q - of_ggml).max() == 1
 
 
-def test_gradients_of_rotary_positions():
-    """They are those of dy, rotated back. The heads of a token share a row of a table."""
-    x, dy, weight = normal(3, 4, 96), normal(3, 4, 96), normal(96)
-    cos, sin = normal(3, 1, 48), normal(3, 1, 48)
-    a, b = dy[..., :48], dy[..., 48:]
-    dm = np.concatenate([a * cos + b * sin, b * cos - a * sin], -1)
-    found = rmsnorm.rms_norm_backward(dy, x, weight, cos=cos, sin=sin)
-    for one, two in zip(found, rmsnorm.rms_norm_backward(dm, x, weight), strict=True):
-        assert (one == two).all()
+@pytest.mark.parametrize("pairs", _options.WORDS["rotary_pairs"])
+@pytest.mark.parametrize("part", _options.WORDS["rotary_part"])
+@pytest.mark.parametrize("rounding", _options.WORDS["rotary_rounding"])
+def test_gradients_of_rotary_positions(pairs, part, rounding):
+    """They are those of dy, rotated back in f32. The heads of a token share a row of a table."""
+    options = {"rotary_pairs": pairs, "rotary_part": part, "rotary_rounding": rounding}
+    types = np.float32, np.float16, ml_dtypes.bfloat16
+    for of_rows, of_tables, half in itertools.product(types, types, (48, 20)):
+        x, dy, weight = (normal(*shape, dtype=of_rows) for shape in ((3, 4, 96), (3, 4, 96), (96,)))
+        cos, sin = normal(3, 1, half, dtype=of_tables), normal(3, 1, half, dtype=of_tables)
+        places = np.arange(2 * half).reshape((2, half) if pairs == "halves" else (half, 2))
+        a, b = (places if pairs == "halves" else places.T) + (96 - 2 * half) * (part == "end")
+        dm, c, s = (array.astype(np.float32) for array in (dy, cos, sin))
+        dm[..., a], dm[..., b] = dm[..., a] * c + dm[..., b] * s, dm[..., b] * c - dm[..., a] * s
+        found = rmsnorm.rms_norm_backward(dy, x, weight, cos=cos, sin=sin, **options)
+        for one, two in zip(found, rmsnorm.rms_norm_backward(dm, x, weight), strict=True):
+            assert one.tobytes() == two.tobytes()
 
 
 def test_several_norms_in_one_call_have_the_bits_of_each():
