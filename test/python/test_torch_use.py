@@ -608,11 +608,19 @@ NO_OPTIONS = "the library has no options for "
 NO_EPS = "it adds no eps to a mean square"
 ELSE = "if self.training:\n    wide = wide * 2\nelse:\n    return wide\nreturn"
 TRAINING = "if self.training:\n    wide = wide.to(x.dtype)\nreturn"
+MEAN = "wide.pow(2).mean(-1, keepdim=True)"
+TIMES = "wide = wide * (torch.rsqrt("
+MEAN_IN_PLACE = f"{TIMES}{MEAN}", f"mean = {MEAN}\na = mean.add_(1)\n{TIMES}mean"
 #: Modules that are left alone, and how the reason begins.
 DECLINED = {
     "a mean over rows": (lambda: of_text("mean(-1", "mean(0"), NO_OPTIONS),
     "a fixed rounding": (lambda: of_text("wide.to(x.dtype)", "wide.to(torch.half)"), NO_OPTIONS),
-    "in place": (lambda: of_text("wide = wide * ", "wide = x.mul_"), NO_OPTIONS),
+    "in place": (lambda: of_text("wide = wide * ", "wide = x.mul_"), "it calls mul_(), wh"),
+    "unused, in place": (lambda: of_text("return", "a = wide.mul_(2)\nreturn"), "it calls mul_"),
+    "a mean in place": (lambda: of_text(*MEAN_IN_PLACE), "it calls add_(), which writes"),
+    "out": (lambda: of_text("return", "a = torch.exp(x, out=x)\nreturn"), "it calls a function"),
+    "a part": (lambda: of_text("wide.to(x.dtype)", "wide.to(x.dtype)[..., :64]"), "what it co"),
+    "unused gate": (lambda: of_text("", "", "x, gate=None"), "it does not use gate"),
     "training": (lambda: of_text("return", TRAINING), NO_OPTIONS),
     "a statement": (lambda: of_text("wide = wide *", "wide *="), "it has a statement of the kind"),
     "an attribute": (lambda: of_text("return", "self.d = 64\nreturn"), "it assigns to self.d"),

@@ -169,6 +169,8 @@ class Reader:
         if any(default is not None for default in defaults):
             raise UnknownFormula("a parameter has a default that is not None")
         text = self._run(function.body, dict(zip(parameters, ("self", "x", "gate"))))
+        if len(parameters) == 3 and not re.search(r"(?<!\.)\bgate\b", text):
+            raise UnknownFormula(f"it does not use {parameters[2]}")
         if len(self.eps) != 1:
             raise UnknownFormula("it adds no eps to a mean square")
         if len(self.shapes) > 1:
@@ -313,12 +315,18 @@ class Reader:
         arguments = [self.text(argument, names) for argument in node.args]
         keywords = {str(each.arg): self.text(each.value, names) for each in node.keywords}
         function: Any = None
+        if {"out", "inplace"} & keywords.keys():
+            raise UnknownFormula("it calls a function that may write to a tensor")
         match node.func:
             case ast.Attribute(value=value, attr=name):
                 owner = self.text(value, names)
                 if owner == "self" and not keywords:
                     name = self._mangled(name)
                     return self._result(name, self._method(name), ["self", *arguments])
+                # A mean has no other name, by which the text would be that of its old numbers.
+                is_mean = isinstance(value, ast.Call) and getattr(value.func, "attr", "") == "mean"
+                if re.search("[^_]_$", name) and not (is_mean and name == "add_"):
+                    raise UnknownFormula(f"it calls {name}(), which writes to a tensor")
                 if owner not in _OWNERS:
                     if hasattr(Tensor, name):
                         self._look_up(Tensor, name)
@@ -575,8 +583,15 @@ def _has_code_of_source(function: FunctionType) -> bool:
 
 
 def read(text: str) -> str:
-    """A formula in the words of Reader, with its terms and factors in order."""
-    return Reader().text(ast.parse(text, mode="eval").body, {})
+    """A formula in the words of Reader, with its terms and factors in order.
+
+    Raises UnknownFormula if it is not one expression.
+    """
+    try:
+        node = ast.parse(text, mode="eval").body
+    except SyntaxError:  # a part of a tensor, or a path without a result
+        raise UnknownFormula("what it computes is not one expression") from None
+    return Reader().text(node, {})
 
 
 def shorten(text: str) -> str:
