@@ -19,7 +19,7 @@ from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from . import _calls
+from . import _arrays, _calls
 from ._library import Operands, c, path_of_operators
 from ._options import (
     WORDS,
@@ -179,7 +179,10 @@ def _results(
 def _array(name: str, value: Any) -> jax.Array:
     if not isinstance(value, (jax.Array, np.ndarray)) and not hasattr(value, "__jax_array__"):
         raise TypeError(f"{name}: {type(value).__name__}; it must be an array of JAX or NumPy")
-    array = value if isinstance(value, jax.Array) else jnp.asarray(value)
+    try:
+        array = value if isinstance(value, jax.Array) else jnp.asarray(value)
+    except (TypeError, ValueError) as error:  # numbers of other types, or with a mask
+        raise _arrays.named(name, error) from None
     if array.dtype.name not in ("float32", "float16", "bfloat16"):
         possible = "float32, float16 and bfloat16"
         raise ValueError(f"{name}: its type is {array.dtype}; possible are {possible}")
@@ -220,7 +223,12 @@ def _check(operands: Arrays, results: Results, options: bytes) -> None:
     x = operands["x"]
     lead = x.shape[:-1]
     is_empty = x.shape[-1] == 0 and [name for name, _ in results] == ["y"]
-    shapes = {name: (1,) if is_empty else a.shape[-1:] for name, a in operands.items()}
+    shapes = {name: a.shape[-1:] for name, a in operands.items()}
+    if is_empty:
+        for name, a in operands.items():
+            if a.shape[-1] != 0:
+                raise ValueError(f"{name}: its shape is {a.shape}; rows of this x have no element")
+        shapes |= {name: (1,) for name in operands if name not in _TABLES}
     rows: dict[str, Any] = {name: np.zeros(shapes[name], a.dtype) for name, a in operands.items()}
     for name, of in results:
         rows[name] = np.zeros((1,) if is_empty else of.shape[len(lead) :] or (1,), of.dtype)
