@@ -441,7 +441,11 @@ void WriteForward(StableIValue* stack, uint64_t, uint64_t) {
     if (inputs.others[i]) add(kInputs[i], *inputs.others[i]);
   }
   for (size_t i = 0; i < std::size(kOutputs); ++i) {
-    if (outputs[i]) call.Add(kOutputs[i], *outputs[i]);
+    if (!outputs[i]) continue;
+    if (call.has_no_columns() && kOutputs[i].shape != Shape::kRows) {
+      throw Refused("x", std::string("its rows have no elements, and so no ") + kOutputs[i].name);
+    }
+    call.Add(kOutputs[i], *outputs[i]);
   }
   call.Prepare();
   call.Run(rmsnorm_forward);

@@ -218,6 +218,7 @@ def test_norms_are_one_call():
     assert_bits(results[2], rt.fused_add_rms_norm(x, x, weight, **before))
     for calls in (kinds, [x, half]):
         assert operators_of(rt.norms, calls)[0] == ["rmsnorm::norms"]
+    assert rt.norms([]) == []
 
 
 @pytest.mark.parametrize("zeros", [(0.0, -0.0), (-0.0, 0.0)])
@@ -310,6 +311,12 @@ def test_operands_of_different_layouts():
     assert_bits(rows, torch.stack([y, before[1], total]))
     assert rows[0]._version > versions[0] and rows[2]._version > versions[1]
     assert rt.rms_norm(x, out=rows[0]) is not None
+    # Tensors may hold their numbers with the other sign.
+    x, residual = (torch.view_as_complex(normal(6, 16, 2)).conj().imag for _ in range(2))
+    expected = rt.fused_add_rms_norm(x.clone(), residual.clone())
+    rt.fused_add_rms_norm_(x, residual)
+    assert x.is_neg() and residual.is_neg()
+    assert_bits((x.resolve_neg(), residual.resolve_neg()), expected)
 
 
 def test_more_dimensions_than_a_view_has():

@@ -91,8 +91,11 @@ def test_gradients_do_not_depend_on_which_are_wanted(name):
             assert_bits(gradients(wanted), [expected[i] for i in wanted])
 
 
-def test_forward_mode_of_large_rows():
+@pytest.mark.parametrize("default", [torch.float32, torch.float16])
+def test_forward_mode_of_large_rows(default, request):
     x, tangent = torch.randn(2, 16), torch.randn(2, 16)
+    request.addfinalizer(functools.partial(torch.set_default_dtype, torch.float32))
+    torch.set_default_dtype(default)
     expected = torch.func.jvp(rt.rms_norm, (x,), (tangent,))
     for scale in (2.0**64, 2.0**120):
         for options in ({}, {"eps_placement": "outside"}, {"eps_placement": "floor"}):

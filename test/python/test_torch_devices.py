@@ -9,6 +9,7 @@ import inspect
 import numpy as np
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch_models import CALLS, INT8, ROWS, STEPS, TENSOR_FUNCTIONS, operands
 
 import rmsnorm.torch
@@ -95,6 +96,11 @@ def test_results_on_meta(name):
         assert (one.dtype, one.shape, one.stride()) == (two.dtype, two.shape, two.stride())
 
 
+def test_norms_in_one_call_are_on_one_device():
+    with pytest.raises(RuntimeError, match=r"^calls\[1\].x: it is on cpu, and calls\[0\].x is on"):
+        rt.qk(META, SMALL, None, None)
+
+
 X, W, SMALL = torch.randn(4, 64), torch.randn(64), torch.ones(3, 8)
 META = torch.ones(3, 8, device="meta")
 NINE = torch.randn(*[2] * 8, 64).permute(*range(7, -1, -1), 8)
@@ -118,10 +124,11 @@ def program(x):
     return y
 
 
+MODULES = rt.RMSNorm(64), rt.RMSNorm(64, elementwise_affine=False), rt.RMSNorm((4, 64))
+
 #: Wrong calls: the message, and the function with its arguments.
 REFUSED = [
     ("^x: the type must be float32, float16 or bfloat16$", rt.rms_norm, X.double()),
-    ("^torch.float64: the type must be ", torch.func.jvp, rt.rms_norm, *[(X.double(),)] * 2),
     ("^weight: the type must be ", rt.rms_norm, X, W.int()),
     ("^weight: 3 dimensions, but x has 2$", rt.rms_norm, X, W[None, None]),
     ("^weight: its shape differs from that of x$", rt.rms_norm, NINE, torch.ones(2, 64)),
@@ -129,6 +136,8 @@ REFUSED = [
     ("^weight: its rows have elements", rt.rms_norm, X[:, :0], W),
     ("^PyTorch could not allocate a result$", rt.rms_norm, X[:1].expand(2**50, 64)),
     ("^x: 0 dimensions", rt.rms_norm, torch.tensor(1.0)),
+    ("^x: its rows have no elements, and so no scale$", rt.quantized, X[:, :0]),
+    ("^weight: 7 ", torch.vmap(lambda w: rt.quantized(SMALL, w)[0]), torch.ones(4, 7)),
     ("SparseCPU", rt.rms_norm, X.to_sparse()),
     ("^options: eps is -1; it must be finite and not negative$", rt.rms_norm, X, None, -1),
     ("^gate: its shape differs from that of x$", rt.gated, NINE, NINE.repeat(2, *[1] * 8)),
@@ -154,7 +163,7 @@ REFUSED = [
     ),
     *(
         ("64", module, torch.ones(shape))
-        for module in (rt.RMSNorm(64), rt.RMSNorm(64, elementwise_affine=False), rt.RMSNorm((4, 64)))
+        for module in MODULES
         for shape in ((4, 63), (64, 4), (2, 5, 65))
     ),
     *(
@@ -225,6 +234,11 @@ REFUSED_TYPES = [
         )
     ),
     (r"^calls\[1\]: unknown argument 'y'; possible are x, ", rt.norms, [X, {"x": X, "y": X}]),
+    *(
+        ("^normalized_shape is .*; it must be a sequence of integers$", *call)
+        for call in ((rt.functional.rms_norm, X, shape) for shape in (64, (64.0,), None))
+    ),
+    ("^eps: '1'; ", rt.functional.rms_norm, X, (64,), None, "1"),
 ]
 
 
@@ -233,6 +247,7 @@ REFUSED_TYPES = [
     [
         *((RuntimeError, row) for row in REFUSED),
         *((ValueError, row) for row in REFUSED_VALUES),
+        *((torch.jit.Error, ("64", torch.jit.script(m), torch.ones(4, 63))) for m in MODULES),
         *((TypeError, row) for row in REFUSED_TYPES),
     ],
 )
@@ -241,4 +256,8 @@ def test_refusals_name_the_argument_and_write_nothing(error, row):
     before = X.clone()
     with pytest.raises(error, match=message):
         call(*arguments)
+    if error is RuntimeError:  # forward mode has a formula, does not write, and is not compiled
+        message += "|no gradients|fake tensor"
+        with forward_ad.dual_level(), pytest.raises(error, match=message):
+            call(*arguments)
     assert torch.equal(X, before)

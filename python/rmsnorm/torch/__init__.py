@@ -24,9 +24,9 @@ so that all rounding orders have the same. Second gradients and forward-mode der
 the formula in PyTorch's own operations. torch.compile takes every function without a graph break.
 Automatic mixed precision changes no type, as with torch.nn.functional.rms_norm on the CPU.
 
-Errors: an argument of another type raises TypeError, a word or a number that cannot be the value of
-an option ValueError, and all else that the library refuses RuntimeError with the library's text;
-each names the argument.
+Errors: an argument of another type raises TypeError, a word that an option does not have, or a
+number that it cannot hold, ValueError, and all else that the library refuses RuntimeError with the
+library's text, such as an eps of -1; each names the argument.
 `import rmsnorm.torch` raises ImportError where PyTorch is older than 2.10, or where the operators
 are missing.
 """

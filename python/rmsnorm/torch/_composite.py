@@ -67,7 +67,7 @@ def _norm_of_rows(
     if not torch.onnx.is_in_onnx_export():
         # float32 does not hold the squares of rows with larger elements.
         is_large = (h.detach().abs() > 2.0**50).any(-1, keepdim=True)
-        scale = torch.where(is_large, 2.0**-80, 1.0)
+        scale = torch.where(is_large, *h.new_tensor((2.0**-80, 1.0)))
     scaled, eps = h * scale, options.eps * scale
     mean = scaled.square().sum(-1, keepdim=True) / d
     if options.eps_placement == "inside":

@@ -196,6 +196,17 @@ def _is_looked_into() -> bool:
     return is_transformed() and "Jvp" in transforms()
 
 
+def _check_by_library(tensors: tuple[Any, ...], options: str, dtype: Any) -> None:
+    """Lets the library refuse what it refuses in other states, on zeros instead of the tensors: the
+    formula would broadcast them, or leave an option out."""
+
+    def zeros(t: Tensor) -> Tensor:
+        return torch.zeros(t.shape[-1:], dtype=t.dtype, device=t.device).expand(t.shape)
+
+    x, *others = (None if t is None else zeros(t) for t in tensors)
+    NORM_NO_GRAD(x, options, dtype, *others)
+
+
 def _norm(tensors: tuple[Any, ...], options: str, dtype: Any) -> Sequence[Tensor]:
     """Calls the operator `norm` in the way that the state of PyTorch needs."""
     x, *others = tensors
@@ -206,6 +217,8 @@ def _norm(tensors: tuple[Any, ...], options: str, dtype: Any) -> Sequence[Tensor
 
         return norm_of_shards(x, options, dtype, *others)
     if _is_looked_into():
+        if not (is_compiling() or tracing_state() is not None):
+            _check_by_library(tensors, options, dtype)
         return _composite.norm(x, options, dtype, *others)
     return NORM(x, options, dtype, *others)
 
@@ -258,7 +271,7 @@ def overridable(function: _Function) -> _Function:
                         continue
                     if isinstance(each, list | tuple):
                         values += each
-                    elif isinstance(each, dict):
+                    elif isinstance(each, Mapping):
                         values += each.values()
                 if _has_overrides(values):
                     return handle_torch_function(call, values, *arguments, **named)
@@ -438,6 +451,8 @@ def _norms(
     options: Any,
 ) -> list[Any]:
     xs = list(xs)
+    if not xs:
+        return []
     weights = [None] * len(xs) if weights is None else list(weights)
     if len(weights) != len(xs):
         raise ValueError(f"weights has {len(weights)} elements, and xs has {len(xs)}")
@@ -446,7 +461,7 @@ def _norms(
         return NORMS(xs, weights, common)
     calls = []
     for i, (x, weight) in enumerate(zip(xs, weights, strict=True)):
-        own = x if isinstance(x, dict) else {"x": x}
+        own = x if isinstance(x, Mapping) else {"x": x}
         calls.append(_arguments_of_call(i, {"weight": weight, "eps": eps, **options, **own}))
     tensors = [tensor for call, _, _ in calls for tensor in call]
     if _is_direct(*tensors) and all(dtype in DTYPE_CODES for _, _, dtype in calls):
@@ -592,7 +607,7 @@ def quantized(
     """
     tensors = _tensors(x, weight, residual, None, bias, post_norm_weight)
     # Under vmap a result needs each mapped dimension that an operand has.
-    like = sum(t for t in tensors if t is not None) if is_transformed() else x
+    like = sum(t.sum() for t in tensors if t is not None) if is_transformed() else x
     text = packed("quantized", eps, options)
     group = options.get("group")
     shape = x.shape[:-1] if group is None else (*x.shape[:-1], x.shape[-1] // group)

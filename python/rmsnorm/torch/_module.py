@@ -51,7 +51,10 @@ class RMSNorm(torch.nn.RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
         """Returns the norm of x, in x's shape and type."""
         if is_scripting():
-            rows = x.flatten(-len(self.normalized_shape))
+            shape = self.normalized_shape
+            if list(x.shape[-len(shape) :]) != list(shape):
+                raise RuntimeError(f"input: the shape {x.shape} does not end in {shape}")
+            rows = x.flatten(-len(shape))
             columns = self.weight
             y = torch.ops.rmsnorm.norm(
                 rows, self._packed, None, None if columns is None else columns.flatten()

@@ -140,8 +140,11 @@ def _norms_each_shapes(
 
 def _shapes_of_all(calls: Iterable[tuple[Any, ...]]) -> list[Tensor]:
     """Returns y and residual_out of each of several calls of `norm`."""
-    outputs = []
+    outputs: list[Tensor] = []
     for i, inputs in enumerate(calls):
+        own, first = inputs[0].device, (outputs or inputs)[0].device
+        if own != first:
+            raise RuntimeError(f"calls[{i}].x: it is on {own}, and calls[0].x is on {first}")
         try:
             outputs += _norm_shapes(*inputs)[:2]
         except RuntimeError as error:
@@ -542,6 +545,16 @@ def _tell_of_changes(keys: Any, *inputs: Any) -> None:
     torch.autograd.graph.increment_version(outputs)
 
 
+def _write_negated(operator: Any, *inputs: Any) -> None:
+    """Calls an operator that writes, on tensors of which some hold numbers with the other sign, as
+    z.conj().imag does. What PyTorch does of itself breaks its stack, as there is no result."""
+    plain = [value.resolve_neg() if isinstance(value, Tensor) else value for value in inputs]
+    operator(*plain)
+    for output, value in zip(_outputs_of(inputs), _outputs_of(tuple(plain)), strict=True):
+        if output is not value:
+            output.copy_(value)
+
+
 def _map_forward(info: Any, in_dims: Any, *inputs: Any) -> tuple[None, None]:
     """Calls the operator for each of the rows that vmap maps."""
     outputs = zip(inputs[_FIRST_OUTPUT:], in_dims[_FIRST_OUTPUT:], strict=True)
@@ -578,6 +591,8 @@ for _name, _key in (
     _LIBRARY.impl(_name, torch.library.fallthrough_kernel, _key)
 _LIBRARY.impl("forward", _refuse_gradients, "Autograd", with_keyset=True)
 _LIBRARY.impl("forward", _tell_of_changes, "ADInplaceOrView", with_keyset=True)
+_LIBRARY.impl("forward", functools.partial(_write_negated, FORWARD), "Negative")
+_LIBRARY.impl("forward_no_grad", functools.partial(_write_negated, _FORWARD_NO_GRAD), "Negative")
 torch.library.register_vmap(FORWARD, _map_forward)
 torch.library.register_fake(FORWARD, _forward_shapes)
 torch.library.register_fake(_FORWARD_NO_GRAD, _forward_shapes)

@@ -2,6 +2,7 @@
 """rms_norm with the signature of torch.nn.functional.rms_norm."""
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Unpack
 
 import torch
@@ -39,9 +40,14 @@ def rms_norm(
     another type or device, and a negative eps.
     """
     _functions.check_tensors(("input",), input=input, weight=weight)
+    try:
+        shape = torch.Size(normalized_shape)
+    except TypeError:
+        raise TypeError(
+            f"normalized_shape is {normalized_shape!r}; it must be a sequence of integers"
+        ) from None
     if not options and not _is_possible(input, weight, eps):
-        return torch.nn.functional.rms_norm(input, list(normalized_shape), weight, eps)
-    shape = tuple(normalized_shape)
+        return torch.nn.functional.rms_norm(input, list(shape), weight, eps)
     if not shape or input.shape[-len(shape) :] != shape:
         raise RuntimeError(f"input: the shape {tuple(input.shape)} does not end in {shape}")
     if weight is not None and weight.shape != shape:
@@ -59,4 +65,4 @@ def _is_possible(input: Tensor, weight: Tensor | None, eps: float | None) -> boo
     for tensor in (input, weight):
         if tensor is not None and (tensor.dtype not in DTYPES or not tensor.is_cpu):
             return False
-    return eps is None or not eps < 0
+    return eps is None or not (isinstance(eps, Real) and eps < 0)
