@@ -131,6 +131,8 @@ REFUSED = [
     ("^x: the type must be float32, float16 or bfloat16$", rt.rms_norm, X.double()),
     ("^weight: the type must be ", rt.rms_norm, X, W.int()),
     ("^weight: 3 dimensions, but x has 2$", rt.rms_norm, X, W[None, None]),
+    ("^weight: 3 dimensions, b", torch.vmap(rt.rms_norm, (0, None)), X[None], W[None, None]),
+    ("^x: 0 dimensions; it must have some$", torch.vmap(rt.rms_norm), W),
     ("^weight: its shape differs from that of x$", rt.rms_norm, NINE, torch.ones(2, 64)),
     ("^weight: 63 elements in its last dimension for rows of 64$", rt.rms_norm, X, W[:63]),
     ("^weight: its rows have elements", rt.rms_norm, X[:, :0], W),

@@ -251,11 +251,17 @@ class Operator:
     def vmap(self, call: Callable[..., Any], info: Any, in_dims: Any, *inputs: Any) -> Any:
         """Makes one call of the operator if it can: a view of the library has at most eight
         dimensions, and the gradient by a weight has a dimension of vmap only where the weight does.
+        Where a weight has more dimensions than x, or x none, the calls refuse that one by one.
         """
         size, ndim = info.batch_size, inputs[0].dim() - (in_dims[0] is not None)
         in_dims = (*in_dims, *[None] * (len(inputs) - len(in_dims)))
-        if self.is_joint and ndim < MAX_DIMS:
-            each = zip(names_of(self.operator), inputs, in_dims, strict=False)
+        each = list(zip(names_of(self.operator), inputs, in_dims, strict=False))
+        fits = all(
+            value.dim() - (dim is not None) <= ndim
+            for name, value, dim in each
+            if name in SHARED and value is not None
+        )
+        if self.is_joint and fits and 0 < ndim < MAX_DIMS:
             output = call(*(_mapped(*argument, size, ndim) for argument in each))
         else:
             outputs = [call(*each) for each in _each(size, in_dims, inputs)]
