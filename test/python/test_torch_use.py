@@ -902,6 +902,10 @@ def test_report_undo_and_a_second_call():
     # A model may hold a norm twice, and be one.
     assert [entry.name for entry in use(torch.nn.Sequential(model[0], model[0])).replaced] == ["0"]
     assert "the model (LayerNorm)" in repr(use(model[1]))
+    of_script = torch.nn.Sequential(torch.jit.script(torch.nn.RMSNorm(64)), model[0])
+    assert [entry.name for entry in use(of_script).replaced] == ["1"]
+    with pytest.raises(TypeError, match=r"^model is of type builtins.list; it must be a torch.nn"):
+        use([model])
 
 
 def test_use_tells_no_class_of_its_replacement():

@@ -504,6 +504,9 @@ def use(model: torch.nn.Module) -> Report:
     activations of gates have other roundings in their last bits of f32. And where the squares of a
     row leave the range of f32, the results are right here, and 0, infinity or NaN there.
     """
+    if not isinstance(model, torch.nn.Module):
+        kind = f"{type(model).__module__}.{type(model).__qualname__}"
+        raise TypeError(f"model is of type {kind}; it must be a torch.nn.Module")
     replaced, left_alone = [], []
     sharded: set[torch.nn.Module] = set()
     for name, module in [*model.named_modules()]:
@@ -536,8 +539,8 @@ def _use(module: Any, sharded: bool) -> tuple[str, str]:
 def _looks_like_a_norm(name: str, module: torch.nn.Module) -> bool:
     """Whether names say so, those that forward() looks up among them: there may be no source."""
     names = [type(module).__name__]
-    if not any(module.children()):
+    if not [*module.children()]:
         names += [name.rpartition(".")[2], *(each for each in vars(module) if "eps" in each)]
-    code = getattr(type(module).forward, "__code__", None)
+    code = getattr(getattr(type(module), "forward", None), "__code__", None)
     names += {"rms_norm", "rsqrt"}.intersection(code.co_names if code else ())
     return any(re.search("[Nn]orm|RMS|Rms|eps|rsqrt", each) for each in names)
