@@ -32,6 +32,7 @@ import rmsnorm
 from rmsnorm import _arrays, _calls, _library, _options
 
 RANDOM = np.random.default_rng(1)
+ROTARY = "rotary_pairs", "rotary_part", "rotary_rounding"
 
 
 def normal(*shape, dtype=np.float32):
@@ -106,12 +107,10 @@ def test_groups_beside_the_blocks_of_ggml():
     assert abs(q - of_ggml).max() == 1
 
 
-@pytest.mark.parametrize("pairs", _options.WORDS["rotary_pairs"])
-@pytest.mark.parametrize("part", _options.WORDS["rotary_part"])
-@pytest.mark.parametrize("rounding", _options.WORDS["rotary_rounding"])
-def test_gradients_of_rotary_positions(pairs, part, rounding):
+@pytest.mark.parametrize("words", itertools.product(*map(_options.WORDS.get, ROTARY)), ids=str)
+def test_gradients_of_rotary_positions(words):
     """They are those of dy, rotated back in f32. The heads of a token share a row of a table."""
-    options = {"rotary_pairs": pairs, "rotary_part": part, "rotary_rounding": rounding}
+    (pairs, part, _), options = words, dict(zip(ROTARY, words, strict=True))
     types = np.float32, np.float16, ml_dtypes.bfloat16
     for of_rows, of_tables, half in itertools.product(types, types, (48, 20)):
         x, dy, weight = (normal(*shape, dtype=of_rows) for shape in ((3, 4, 96), (3, 4, 96), (96,)))
@@ -310,16 +309,10 @@ def ways_to_call(x, **arguments):
 
 ROWS, PER_ROW = (3, 64), (3,)
 OUTPUTS = {
-    "y": (ROWS, np.float32),
-    "residual_out": (ROWS, np.float32),
-    "q": (ROWS, np.int8),
-    "rstd": (PER_ROW, np.float32),
-    "sums_out": (PER_ROW, np.float64),
-    "scale": (PER_ROW, np.float32),
-    "zero": (PER_ROW, np.int8),
-    "dx": (ROWS, np.float32),
-    "dw": ((64,), np.float32),
-    "db": ((64,), np.float32),
+    **dict.fromkeys(("y", "residual_out", "dx"), (ROWS, np.float32)),
+    **dict.fromkeys(("rstd", "scale"), (PER_ROW, np.float32)),
+    **dict.fromkeys(("dw", "db"), ((64,), np.float32)),
+    **{"q": (ROWS, np.int8), "zero": (PER_ROW, np.int8), "sums_out": (PER_ROW, np.float64)},
 }
 PARTNERS = {"q": ["scale"], "scale": ["q"], "zero": ["q", "scale"]}
 MUST_NOT_BE_WRITTEN = {
@@ -362,6 +355,7 @@ class Claiming:
 
 X, FROZEN, NORM = normal(4, 64), frozen(normal(4, 64)), rmsnorm.RMSNorm(64)
 INTEGERS = X.astype(np.int32)
+INT8 = {"q": X.astype(np.int8), "scale": X[:, :8].copy()}
 RECORDS = np.zeros(4, [("row", np.float32, 2), ("flag", np.uint16)])["row"]
 MASKED = np.ma.masked_array(normal(3, 64), mask=True)
 
@@ -444,6 +438,8 @@ REFUSED_TYPES = [
         for name in ("weight", "bias", "post_norm_weight")
     ),
     ("^state: 5; a dictionary is possible", NORM.load_state_dict, 5),
+    # Also after an equal integer.
+    ("^group: 8.0; ", lambda: [rmsnorm.forward(x=X, **INT8, group=group) for group in (8, 8.0)]),
 ]
 
 
@@ -502,6 +498,9 @@ WRONG_ARGUMENTS = {
 }
 
 
+assert WRONG_ARGUMENTS.keys() == _options.OPTIONS.keys() | _calls.CONTEXT
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [(name, v) for name, (values, _) in WRONG_ARGUMENTS.items() for v in values]
 )
@@ -514,18 +513,6 @@ def test_a_wrong_option_is_refused_by_name(name, value):
         with pytest.raises((TypeError, ValueError), match=match):
             call()
     assert not y.any()
-
-
-def test_a_group_is_an_integer_also_after_an_equal_one():
-    q, scale = np.empty((4, 64), np.int8), np.empty((4, 8), np.float32)
-    for _ in range(2):
-        rmsnorm.forward(x=normal(4, 64), q=q, scale=scale, group=8)
-        with pytest.raises(TypeError, match="^group: 8.0; "):
-            rmsnorm.forward(x=normal(4, 64), q=q, scale=scale, group=8.0)
-
-
-def test_wrong_values_of_each_option_are_tried():
-    assert WRONG_ARGUMENTS.keys() == _options.OPTIONS.keys() | _calls.CONTEXT
 
 
 @pytest.mark.skipif(
@@ -636,10 +623,6 @@ def test_what_is_returned_has_a_type():
         new, given = typing.get_overloads(function)
         assert inspect.signature(new).return_annotation == NDArray[typing.Any]
         assert given.__annotations__["return"] == given.__annotations__["out"]
-
-
-def test_the_package_lists_its_names():
-    assert all(hasattr(rmsnorm, name) for name in rmsnorm.__all__)
 
 
 # ------------------------------------------------------------------------------------- RMSNorm
@@ -941,9 +924,9 @@ def test_the_structs_are_those_of_the_library():
         assert c.rmsnorm_forward(*arguments) == 0
 
 
-def test_importing_takes_numpy_alone():
-    code = "import rmsnorm, sys; print(*(m for m in ('torch', 'ml_dtypes') if m in sys.modules))"
-    assert programs.run(code) == "\n"
+def test_importing_all_names_takes_numpy_alone():
+    code = "from rmsnorm import *\nimport sys; print({'torch', 'ml_dtypes'} & sys.modules.keys())"
+    assert programs.run(code) == "set()\n"
 
 
 @pytest.mark.parametrize("block", programs.blocks())

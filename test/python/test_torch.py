@@ -219,6 +219,8 @@ def test_norms_are_one_call():
     for calls in (kinds, [x, half]):
         assert operators_of(rt.norms, calls)[0] == ["rmsnorm::norms"]
     assert rt.norms([]) == []
+    with pytest.raises(RuntimeError, match=r"^calls\[1\].x: it is on cpu, and calls\[0\].x is on"):
+        rt.norms([x.to("meta"), x])
 
 
 @pytest.mark.parametrize("zeros", [(0.0, -0.0), (-0.0, 0.0)])

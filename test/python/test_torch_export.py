@@ -53,11 +53,8 @@ def test_models(name):
         assert_bits(gradients_of_weights(recorded, x), gradients_of_weights(model, x))
     torch.nn.init.zeros_(model.norm.weight)
     assert torch.equal(copied(x), expected)
-
-
-def test_jit_script_without_a_weight():
-    x = torch.randn(2, 3, 16)
-    assert torch.equal(torch.jit.script(rt.RMSNorm(16, elementwise_affine=False))(x), rt.rms_norm(x))
+    bare = torch.jit.script(rt.RMSNorm(16, elementwise_affine=False))
+    assert torch.equal(bare(x), rt.rms_norm(x))
 
 
 def test_autocast_gives_the_types_of_pytorchs_norm():
@@ -122,11 +119,6 @@ def test_functional_is_pytorchs():
     for one, eps in ((x.double(), 1e-3), (x.to(torch.complex64), 1e-3), (x, -0.5)):
         assert torch.equal(functional(one, (16,), None, eps), pytorchs(one, (16,), None, eps))
     assert functional(x.to("meta"), (16,)).device.type == "meta"
-    with pytest.raises(RuntimeError, match="^x: the type must be"):
-        functional(x.double(), (16,), rounding="before_weight")
-    for arguments in ((x, (3,), None), (x, (), None), (x, (16,), weight)):
-        with pytest.raises(RuntimeError, match="^(input|weight): the shape"):
-            functional(*arguments)
     # Rows for which the default of eps counts.
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         small = torch.full((1, 16), 2.0**-14, dtype=dtype)

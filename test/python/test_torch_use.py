@@ -616,7 +616,6 @@ DECLINED = {
     "a mean over rows": (lambda: of_text("mean(-1", "mean(0"), NO_OPTIONS),
     "a fixed rounding": (lambda: of_text("wide.to(x.dtype)", "wide.to(torch.half)"), NO_OPTIONS),
     "in place": (lambda: of_text("wide = wide * ", "wide = x.mul_"), "it calls mul_(), wh"),
-    "unused, in place": (lambda: of_text("return", "a = wide.mul_(2)\nreturn"), "it calls mul_"),
     "a mean in place": (lambda: of_text(*MEAN_IN_PLACE), "it calls add_(), which writes"),
     "out": (lambda: of_text("return", "a = torch.exp(x, out=x)\nreturn"), "it calls a function"),
     "a part": (lambda: of_text("wide.to(x.dtype)", "wide.to(x.dtype)[..., :64]"), "what it co"),
