@@ -66,7 +66,6 @@ fn link_runtimes(archive: &Path) {
 }
 
 fn main() {
-    println!("cargo:rerun-if-changed=build.rs");
     if env::var_os("DOCS_RS").is_some() {
         return; // documentation is made without the library
     }

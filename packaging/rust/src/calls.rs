@@ -24,7 +24,7 @@ use std::ptr::{null, null_mut, NonNull};
 /// forward(&operands, &Options::default(), &Context::default())?;
 /// # Ok::<(), rmsnorm::Error>(())
 /// ```
-pub fn forward(operands: &ForwardOperands<'_>, options: &Options, context: &Context) -> Result<()> {
+pub fn forward(operands: &ForwardOperands, options: &Options, context: &Context) -> Result<()> {
     // SAFETY: views are of memory that is there, and of their thread.
     check(unsafe { sys::rmsnorm_forward(&operands.raw(), &options.raw(), &context.raw()) })
 }
@@ -32,22 +32,13 @@ pub fn forward(operands: &ForwardOperands<'_>, options: &Options, context: &Cont
 /// The gradients of a loss by x, by the weight and by the bias, from dy, the gradient by y.
 ///
 /// The options are the same as in the forward call.
-pub fn backward(
-    operands: &BackwardOperands<'_>,
-    options: &Options,
-    context: &Context,
-) -> Result<()> {
+pub fn backward(operands: &BackwardOperands, options: &Options, context: &Context) -> Result<()> {
     // SAFETY: views are of memory that is there, and of their thread.
     check(unsafe { sys::rmsnorm_backward(&operands.raw(), &options.raw(), &context.raw()) })
 }
 
 /// y = norm of x: [`forward`] with the usual operands and the default context.
-pub fn norm(
-    x: View<'_>,
-    weight: Option<View<'_>>,
-    y: ViewMut<'_>,
-    options: &Options,
-) -> Result<()> {
+pub fn norm(x: View, weight: Option<View>, y: ViewMut, options: &Options) -> Result<()> {
     let operands = ForwardOperands { x: Some(x), weight, y: Some(y), ..ForwardOperands::default() };
     forward(&operands, options, &Context::default())
 }
@@ -55,11 +46,11 @@ pub fn norm(
 /// residual_out = residual + x and y = norm of residual_out: [`forward`] with these operands and the
 /// default context.
 pub fn add_norm(
-    x: View<'_>,
-    residual: View<'_>,
-    weight: Option<View<'_>>,
-    residual_out: ViewMut<'_>,
-    y: ViewMut<'_>,
+    x: View,
+    residual: View,
+    weight: Option<View>,
+    residual_out: ViewMut,
+    y: ViewMut,
     options: &Options,
 ) -> Result<()> {
     let operands = ForwardOperands {
@@ -130,7 +121,7 @@ fn with_calls<O: RawOperands>(
 /// forward_all(&calls, &Context::default())?;
 /// # Ok::<(), rmsnorm::Error>(())
 /// ```
-pub fn forward_all(calls: &[Call<'_>], context: &Context) -> Result<()> {
+pub fn forward_all(calls: &[Call], context: &Context) -> Result<()> {
     // SAFETY: views are of memory that is there, and of their thread.
     with_calls(calls, Some(context), |calls, context| unsafe {
         sys::rmsnorm_forward_all(calls.as_ptr(), calls.len(), context)

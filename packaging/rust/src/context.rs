@@ -146,8 +146,8 @@ unsafe extern "C" fn parallel_for(
     // SAFETY: a context points to the function of its executor, which whoever made the call keeps.
     let run = unsafe { &*context.cast::<Run>() };
     let task = task.expect("the library has a task");
-    let state = AtomicPtr::new(state); // which threads may share
-                                       // SAFETY: the library lets any thread run a part, and waits for them.
+    let state = AtomicPtr::new(state);
+    // SAFETY: the library waits for the parts. Any thread may run one, so threads share the state.
     let part = |index| unsafe { task(state.load(Ordering::Relaxed), index) };
     // A panic must not pass through the library.
     if catch_unwind(AssertUnwindSafe(|| run(count, &part))).is_err() {

@@ -62,12 +62,12 @@ impl RmsNorm {
     }
 
     /// Sets the weight from d elements of any type, rounded to the layer's.
-    pub fn set_weight(&mut self, weight: View<'_>) -> Result<()> {
+    pub fn set_weight(&mut self, weight: View) -> Result<()> {
         // SAFETY: nobody else uses the module.
         check(unsafe { sys::rmsnorm_module_set_weight(self.raw.as_ptr(), &weight.raw) })
     }
     /// Writes the weight to d elements of any type.
-    pub fn get_weight(&self, weight: ViewMut<'_>) -> Result<()> {
+    pub fn get_weight(&self, weight: ViewMut) -> Result<()> {
         // SAFETY: the view is of memory that may be written.
         check(unsafe { sys::rmsnorm_module_get_weight(self.raw(), &weight.raw) })
     }
@@ -77,13 +77,13 @@ impl RmsNorm {
         check(unsafe { sys::rmsnorm_module_reset_weight(self.raw.as_ptr()) })
     }
     /// Sets a bias from d elements of any type, rounded to the layer's, or removes it.
-    pub fn set_bias(&mut self, bias: Option<View<'_>>) -> Result<()> {
+    pub fn set_bias(&mut self, bias: Option<View>) -> Result<()> {
         let bias = bias.map(|view| view.raw);
         // SAFETY: nobody else uses the module.
         check(unsafe { sys::rmsnorm_module_set_bias(self.raw.as_ptr(), pointer(&bias)) })
     }
     /// Sets a post-norm weight in the same way, or removes it.
-    pub fn set_post_norm_weight(&mut self, weight: Option<View<'_>>) -> Result<()> {
+    pub fn set_post_norm_weight(&mut self, weight: Option<View>) -> Result<()> {
         let weight = weight.map(|view| view.raw);
         // SAFETY: nobody else uses the module.
         check(unsafe {
@@ -107,7 +107,7 @@ impl RmsNorm {
 
     /// [`forward`](crate::forward) with the options and vectors of the layer. The operands bring no weight,
     /// and no bias and no post-norm weight that the layer has. Without a context the layer's is used.
-    pub fn forward(&self, operands: &ForwardOperands<'_>, context: Option<&Context>) -> Result<()> {
+    pub fn forward(&self, operands: &ForwardOperands, context: Option<&Context>) -> Result<()> {
         let context = context.map(Context::raw);
         // SAFETY: views are of memory that is there, and of their thread.
         check(unsafe {
@@ -116,11 +116,7 @@ impl RmsNorm {
     }
     /// [`backward`](crate::backward) with the layer's weight and options. The operands bring
     /// no weight. Without a context the layer's is used.
-    pub fn backward(
-        &self,
-        operands: &BackwardOperands<'_>,
-        context: Option<&Context>,
-    ) -> Result<()> {
+    pub fn backward(&self, operands: &BackwardOperands, context: Option<&Context>) -> Result<()> {
         let context = context.map(Context::raw);
         // SAFETY: views are of memory that is there, and of their thread.
         check(unsafe {

@@ -28,7 +28,6 @@ macro_rules! operands {
 
         impl RawOperands for $name<'_> {
             fn raw(&self) -> sys::rmsnorm_operands {
-                #[allow(clippy::needless_update)]
                 sys::rmsnorm_operands {
                     $($operand: self.$operand.as_ref().map_or(null(), |view| &view.raw),)*
                     add_to: 0 $(| if self.$flag { sys::$bit } else { 0 })*,

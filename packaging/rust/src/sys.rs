@@ -56,7 +56,7 @@ pub const RMSNORM_ADD_TO_DX: u32 = 1;
 pub const RMSNORM_ADD_TO_DW: u32 = 2;
 pub const RMSNORM_ADD_TO_DB: u32 = 4;
 
-// Pointers to what a function reads, or writes where a view is of an output
+// The pointers that most functions take
 type View = *const rmsnorm_view;
 type Operands = *const rmsnorm_operands;
 type Options = *const rmsnorm_options;
@@ -79,15 +79,11 @@ pub type rmsnorm_parallel_for = Option<
 
 /// Known to the library alone.
 #[repr(C)]
-pub struct rmsnorm_module {
-    _private: [u8; 0],
-}
+pub struct rmsnorm_module([u8; 0]);
 
 /// Known to the library alone.
 #[repr(C)]
-pub struct rmsnorm_prepared {
-    _private: [u8; 0],
-}
+pub struct rmsnorm_prepared([u8; 0]);
 
 /// C's structs, each a list of fields: those of one type in a row, and the type
 macro_rules! structs {
@@ -148,9 +144,8 @@ structs! {
 impl Default for rmsnorm_operands {
     fn default() -> Self {
         // SAFETY: zeros are numbers, and null pointers.
-        let mut operands: Self = unsafe { std::mem::zeroed() };
-        operands.size = std::mem::size_of::<Self>() as u32;
-        operands
+        let zeros = unsafe { std::mem::zeroed() };
+        Self { size: std::mem::size_of::<Self>() as u32, ..zeros }
     }
 }
 

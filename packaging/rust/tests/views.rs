@@ -11,7 +11,8 @@ fn status<T: std::fmt::Debug>(result: rmsnorm::Result<T>) -> Status {
 fn a_shape_is_given_once_and_fills_the_slice() {
     let x = [0.0f32; 24];
     let whole = View::from(&x);
-    assert!(whole.reshape(&[2, 3, 4]).is_ok());
+    let same = [whole.reshape(&[2, 3, 4]), whole.strided(0, &[2, 3, 4], &[12, 4, 1])];
+    assert_eq!(format!("{:?}", same[0]), format!("{:?}", same[1]));
     assert!(whole.reshape(&[24, 1, 1, 1, 1, 1, 1, 1]).is_ok());
     let rows = whole.strided(0, &[8, 3], &[1, 1]).unwrap();
     let repeated = whole.strided(0, &[48], &[0]).unwrap();
@@ -34,8 +35,7 @@ fn a_shape_is_given_once_and_fills_the_slice() {
 #[test]
 fn an_empty_slice_has_rows_of_any_size() {
     let (x, mut y): ([f32; 0], [f32; 0]) = ([], []);
-    let shape = [0, usize::MAX, usize::MAX];
-    assert!(View::from(&x).reshape(&shape).is_ok());
+    assert!(View::from(&x).reshape(&[0, usize::MAX, usize::MAX]).is_ok());
     let (x, y) = (View::from(&x).rows(7).unwrap(), ViewMut::from(&mut y).rows(7).unwrap());
     norm(x, None, y, &Options::default()).unwrap();
 }
