@@ -84,12 +84,7 @@ def main(*compiler):
     assert len(interfaces[0]) > 90, interfaces[0]
     differences = sorted(interfaces[0] ^ interfaces[1])
     source = "\n".join([f'#include "{HEADER}"', *as_c(record)])
-    options = (
-        "-std=c11",
-        "-Werror",
-        "-fsyntax-only",
-        "-I" + os.path.dirname(os.path.dirname(HEADER)),
-    )
+    options = ("-std=c11", "-Werror", "-fsyntax-only", "-I" + os.path.join(ROOT, "include"))
     done = subprocess.run(
         [*compiler, *options, "-x", "c", "-"], input=source, text=True, check=False
     )
