@@ -85,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     identify.add_argument(
         "--eps",
         type=_all_eps,
+        action="extend",
         default=[],
         metavar="NUMBER,...",
         help="values to try beside the usual ones",
@@ -140,10 +141,12 @@ def main(words: Sequence[str] | None = None) -> int:
         return _run(_parser().parse_args(words))
     except OSError as error:
         # Without a name it is what the answer is written to.
-        name = error.filename or "standard output"
-        print(f"rmsnorm-identify: {name}: {error.strerror}", file=sys.stderr)
-    except ValueError as error:
-        print(f"rmsnorm-identify: {_with_flags(str(error))}", file=sys.stderr)
+        message = f"{error.filename or 'standard output'}: {error.strerror}"
+    except (MemoryError, ValueError) as error:
+        message = _with_flags(str(error))
+    # Names of tensors may hold control characters.
+    shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in message)
+    print(f"rmsnorm-identify: {shown}", file=sys.stderr)
     return 2
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from reprlib import repr as shown
 from typing import Any, NamedTuple, TypeVar
 
@@ -196,7 +197,9 @@ def read_tensor(location: str | os.PathLike[str]) -> Tensor:
         with open(text, "rb") as file:
             try:
                 return _from_numpy(np.lib.format.read_array(file, allow_pickle=False))
-            except (TypeError, ValueError) as error:
+            except OSError:
+                raise
+            except Exception as error:  # of many types, where the header is wrong
                 reason = str(error).partition("\n")[0]
                 raise ValueError(f"{text}: {reason}") from None
     match = re.fullmatch(r"(.*\.safetensors)(?::(.+))?", text)
@@ -220,7 +223,7 @@ def _read_safetensors(path: str, name: str | None) -> Tensor:
                 keys = ("dtype", "shape", "data_offsets")
                 type_name, shape, (begin, end) = (entry[key] for key in keys)
                 code = _SAFETENSORS.get(type_name)
-                if not 0 <= begin <= end <= length - size:
+                if not 0 <= begin <= end <= length - size or min(shape, default=0) < 0:
                     raise broken
                 if code is not None:
                     file.seek(8 + size + begin)
@@ -235,7 +238,7 @@ def _read_safetensors(path: str, name: str | None) -> Tensor:
 
 
 def write_safetensors(path: str, tensors: Mapping[str, Tensor]) -> None:
-    """Makes or replaces a file in the format safetensors."""
+    """Makes or replaces a file in the format safetensors, or leaves it as it was."""
     codes = {code: name for name, code in _SAFETENSORS.items()}
     header, data = {}, b""
     for name, (bits, dtype) in tensors.items():
@@ -245,5 +248,14 @@ def write_safetensors(path: str, tensors: Mapping[str, Tensor]) -> None:
         data += added
     text = json.dumps(header)
     text += " " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text.encode() + data)
+    part = f"{path}.part"
+    try:
+        with open(part, "wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text.encode() + data)
+        os.replace(part, path)
+    except OSError as error:
+        error.filename = path
+        raise
+    finally:
+        with suppress(OSError):
+            os.remove(part)

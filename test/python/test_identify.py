@@ -791,6 +791,7 @@ def of_safetensors(header, data=b""):
 ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 EIGHT_BITS = ENTRY | {"dtype": "F8_E4M3"}
 BROKEN = "a file of another format than safetensors, or a part of one"
+LARGE = b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999,)}"
 
 
 @pytest.mark.parametrize(
@@ -808,10 +809,13 @@ BROKEN = "a file of another format than safetensors, or a part of one"
         ("part.safetensors", of_safetensors({"x": ENTRY}, b"1234"), BROKEN),
         ("shape.safetensors", of_safetensors({"x": ENTRY | {"shape": "2"}}), BROKEN),
         ("before.safetensors", of_safetensors({"x": ENTRY | {"data_offsets": [-8, 0]}}), BROKEN),
+        ("minus.safetensors", of_safetensors({"x": ENTRY | {"shape": [-2]}}, b"8 bytes."), BROKEN),
         ("no_type.safetensors", of_safetensors({"x": {}}), BROKEN),
         ("i.npy", None, "i.npy: elements of type int64"),
         ("text.npy", b"weights of a model", "text.npy: .*magic string"),
         ("part.npy", b"\x93NUMPY\x01\x00", "part.npy: EOF: reading array header"),
+        ("large.npy", b"\x93NUMPY\x01\x00%c\0" % len(LARGE) + LARGE, "npy: Unable to allocate"),
+        ("open.npy", b"\x93NUMPY\x01\x00\x01\0(", "open.npy: "),
         ("x.txt", b"", "x.txt: neither FILE.npy nor FILE.safetensors:NAME"),
     ],
 )
@@ -969,6 +973,8 @@ def run_command(capsys, tmp_path, monkeypatch):
         return (status, *capsys.readouterr())
 
     np.save("zero.npy", np.zeros((0, 64), F32))
+    save_file(dict.fromkeys(["a\nb", "c"], np.zeros(1)), "two.safetensors")
+    Path("folder.safetensors").mkdir()
     assert run_words("probe --output p.safetensors --d 64 --dtype bf16") == (0, "", "")
     return run_words
 
@@ -1021,6 +1027,11 @@ def test_command_names_a_norm(command, probed, given, shapes, options, texts):
         assert text in out
 
 
+def test_command_takes_every_eps():
+    words = "identify --input x.npy --output y.npy --eps 1,2 --eps 3"
+    assert rmsnorm.__main__._parser().parse_args(words.split()).eps == [1, 2, 3]
+
+
 def test_command_fails_where_no_norm_fits_or_one_with_a_mistake(command):
     status, out, _ = command(f"{GIVEN} --output p.safetensors:gate")
     assert (status, out.startswith("y is no norm that is known here.")) == (1, True)
@@ -1035,6 +1046,8 @@ def test_command_fails_where_no_norm_fits_or_one_with_a_mistake(command):
         "probe --output p.npy": "--output: the file of several tensors must end in .safetensors",
         "probe --output q.safetensors --d 15": "--d: '15' is not an integer from 16 to 1048576",
         "probe --output no/p.safetensors": "no/p.safetensors: No such file or directory",
+        "probe --output folder.safetensors": "folder.safetensors: Is a directory",
+        "identify --input two.safetensors --output zero.npy": r"it holds a\nb, c; write",
         f"{GIVEN} --output p.safetensors:weight": "--output: 1 dimensions, but --input has 2",
         "identify --input p.safetensors:x": "the following arguments are required: --output",
         f"{GIVEN} --output p.safetensors:x --post-norm-weight zero.npy": "there is no --residual",
@@ -1056,6 +1069,7 @@ def test_command_refuses_in_one_line(command, words, error):
     status, out, err = command(words)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("rmsnorm-identify: ") and error in err
+    assert not list(Path().glob("*.part"))
 
 
 # ------------------------------------------------------------------------------------------ pages
