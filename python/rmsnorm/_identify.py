@@ -8,12 +8,13 @@ _search.py finds the norm.
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from reprlib import repr as shown
 from typing import Any
 
 import numpy as np
 
 from ._arrays import DTYPES, float_name
-from ._calls import checked_integer
+from ._calls import checked_integer, rms_norm
 from ._hypotheses import NAMES, VARIANT, Array, Call, Trial
 from ._library import F32
 from ._probe import ORDINARY_ROWS, ORDINARY_TOKENS, probe
@@ -142,7 +143,7 @@ class _Implementation:
             known = [(name, arrays[name], given[name]) for name in arrays]
             known += [(name, *each) for name, each in zip(_RESULTS, self._before, strict=False)]
             for name, array, tensor in known:
-                if (self._framework.tensor(array).bits != tensor.bits).any():
+                if not np.array_equal(self._framework.tensor(array).bits, tensor.bits):
                     self.writes.add(name)
             several = returned if isinstance(returned, tuple) else (returned,)
             self._before = list(zip(several, results, strict=True))
@@ -349,6 +350,7 @@ def _identify(
     ordinary: int,
     eps: Iterable[float],
 ) -> Identification:
+    eps = _checked_eps(eps)
     # Rows with a NaN, for example, are in another call: where rows depend on each other, they would
     # hide all else.
     batches = np.split(np.arange(len(inputs["x"].bits)), [ordinary])
@@ -358,6 +360,16 @@ def _identify(
     answer = _find({**inputs, **outputs}, eps, ordinary)
     depends = implementation.dependence(batches, results)
     return _identification(answer, depends, implementation.writes)
+
+
+def _checked_eps(eps: Iterable[float]) -> list[float]:
+    """Returns numbers to try as eps. Raises what rms_norm() raises for one that it refuses."""
+    if not isinstance(eps, Iterable):
+        raise TypeError(f"eps: {shown(eps)}; it must be a list of numbers")
+    numbers = list(eps)
+    for number in numbers:
+        rms_norm(np.ones(1, np.float32), eps=number)
+    return numbers
 
 
 def _find(tensors: Mapping[str, Tensor], eps: Iterable[float], first: int = 0) -> Answer:
@@ -437,4 +449,5 @@ def identify_files(
             raise ValueError(f"{name}: not together with cos and sin")
         for name in {"cos", "sin"} - set(given):
             raise ValueError(f"{name}: required with the other table of a rotation")
+    eps = _checked_eps(eps)
     return _identification(_find({name: read_tensor(path) for name, path in given.items()}, eps))

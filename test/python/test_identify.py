@@ -323,6 +323,7 @@ WRONG = {
     "variance replaces the mean of the squares": wrong(of=variance),
     "variance, divided by d - 1, replaces the mean": wrong(of=partial(variance, ddof=1)),
     "LayerNorm": wrong(partial(centered, of=variance)),
+    "LayerNorm in f32": wrong(partial(centered, of=variance), "a LayerNorm", dtype="float32"),
     "LayerNorm whose variance is divided by d - 1": wrong(
         partial(centered, of=partial(variance, ddof=1))
     ),
@@ -399,6 +400,12 @@ WRONG = {
     "result is limited to 2": wrong(cast=lambda y: np.clip(y, -2, 2).astype(BF16)),
     "0.1 is added to the result": wrong(cast=lambda y: (y + F32(0.1)).astype(BF16)),
     "elements from 96 on not normalised": wrong(partial(with_end, end=lambda x: x, first=96), ""),
+    "the norm plus itself times the weight, each rounded": wrong(
+        lambda x, w: norm(x, F32(1)) + norm(x, F32(1)) * w, ""
+    ),
+    "rows from 19 on not written": wrong(
+        lambda x, w: np.where(np.arange(len(x))[:, np.newaxis] < 19, norm(x, w), BF16(0)), ""
+    ),
     "last element not written": wrong(partial(with_end, end=np.zeros_like, first=99), ""),
     "residual is not used": wrong(lambda x, r, w: norm(x, w), arguments=RESIDUAL),
     "residual is added to the norm": wrong(lambda x, r, w: norm(x, w) + r, arguments=RESIDUAL),
@@ -484,9 +491,12 @@ test_wrong_norms_are_named, test_page_has_the_wrong_norms, answer_to = make_test
 )
 
 
-def test_the_right_norm_is_called_right():
-    for dtype in TYPES:
-        assert rmsnorm.identify(norm, D, dtype).options == {"eps": near(1e-6)}
+@pytest.mark.parametrize("dtype", TYPES)
+def test_the_right_norm_is_called_right(dtype):
+    assert rmsnorm.identify(norm, D, dtype).options == {"eps": near(1e-6)}
+    # A mistake with a tiny eps can be nearer than no eps, by chance.
+    answer = rmsnorm.identify(partial(norm, eps=0, of=exact_mean), D, dtype)
+    assert answer.options == {"eps": 0}, str(answer)
 
 
 def test_a_norm_that_nothing_is_near():
@@ -684,6 +694,8 @@ def test_arguments_that_are_written_to():
         ("device: 'cuda'; arrays of NumPy have none", norm, {"device": "cuda"}),
         ("d: 0; possible are 1 to", norm, {"d": 0}),
         ("d: 1.5; an integer is possible", norm, {"d": 1.5}),
+        ("eps is -1; it must be finite and not negative", norm, {"eps": [1e-6, -1]}),
+        ("eps: 1.5; it must be a list of numbers", norm, {"eps": 1.5}),
         (r"shape \(\d+, 99\) instead of y of shape \(\d+, 100\)", lambda x, w: x[:, 1:], {}),
         ("elements of type float64, instead of y", lambda x, w: norm(x, w).astype(float), {}),
         ("list, which is no array of NumPy", lambda x, w: norm(x, w).tolist(), {}),
