@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C interface is the one that packaging/rust/src/sys.rs records: functions, types, fields and constants.
+"""The C interface is the one that packaging/rust/rmsnorm-sys/src/lib.rs records: functions, types, fields and constants.
 The compiler takes the record, turned into C, beside the header: `abi_test.py COMPILER...`"""
 
 import os
@@ -9,7 +9,7 @@ import sys
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "../.."))
 HEADER = os.path.join(ROOT, "include", "rmsnorm", "rmsnorm.h")
-RECORD = os.path.join(ROOT, "packaging", "rust", "src", "sys.rs")
+RECORD = os.path.join(ROOT, "packaging", "rust", "rmsnorm-sys", "src", "lib.rs")
 C_TYPES = {
     **{"c_char": "char", "c_void": "void", "f32": "float", "i32": "int32_t"},
     **{"isize": "ptrdiff_t", "u32": "uint32_t", "usize": "size_t"},
@@ -42,9 +42,8 @@ def as_c(record):
         yield f"typedef {function(f'(*{name})', parameters)};"
     for name, kind in re.findall(r"pub type (\w+) = (\w+);", record):
         yield f"typedef {declare(name, kind)};"
-    for name, lines in re.findall(r"pub struct (\w+) \{\n(        .*?)\}", record, re.S):
-        of_types = re.findall(r"([\w ]+): (.*),", lines)
-        fields = [(field, kind) for names, kind in of_types for field in names.split()]
+    for name, fields in re.findall(r"pub struct (\w+) \{\n(    pub .*?)\}", record, re.S):
+        fields = re.findall(r"pub (\w+): (.*),", fields)
         yield f"struct record_{name} {{ {' '.join(declare(*field) + ';' for field in fields)} }};"
         sizes = []
         for field, _ in fields:
@@ -62,9 +61,8 @@ def read(path):
 
 
 def read_record():
-    """Returns the record with the declarations that its macros and aliases stand for."""
+    """Returns the record with the declarations that its macro and aliases stand for."""
     record = re.sub(r"(?m)^    (\w+) \{(?=\s+RMSNORM_)", r"pub type \1 = i32;", read(RECORD))
-    record = re.sub(r"(?m)^    (\w+) \{$", r"pub struct \1 {", record)
     for alias, kind in re.findall(r"(?m)^type (\w+) = (.*);", record):
         record = re.sub(rf"\b{alias}\b", kind, record)
     return record

@@ -15,7 +15,7 @@ SHARED = LIBRARIES != "static"
 DEBIAN = read(ROOT, "packaging", "debian", "librmsnorm0.symbols")
 SONAME = re.search(r"^librmsnorm\.so\.\d+", DEBIAN, re.M)[0]
 SYMBOL_VERSION = re.search(r"^ \(symver\)(\w+)", DEBIAN, re.M)[1]
-FUNCTIONS = re.findall(r"pub fn (\w+)", read(ROOT, "packaging/rust/src/sys.rs"))
+FUNCTIONS = re.findall(r"pub fn (\w+)", read(ROOT, "packaging/rust/rmsnorm-sys/src/lib.rs"))
 LIBRARY = os.path.join(LIBDIR, "librmsnorm.so")
 COMMAND = os.path.join(OPTIONS["bindir"], "rmsnorm")
 HAS_COMMAND = os.path.exists(os.path.join(BUILD, "tools", "rmsnorm"))

@@ -171,11 +171,14 @@ class Names(unittest.TestCase):
         version = re.search(r"^  version: '(.*)',$", read("meson.build"), re.M)[1]
         parts = dict(zip(("MAJOR", "MINOR", "PATCH"), version.split(".")))
         macros = "".join(f"#define RMSNORM_VERSION_{name} {part}\n" for name, part in parts.items())
+        crate, rust = "packaging/rust/rmsnorm", f'version = "{version}"'
         for path, text in (
             ("include/rmsnorm/version.h", f'#define RMSNORM_VERSION "{version}"\n{macros}'),
             ("packaging/debian/changelog", f"rmsnorm ({version}-"),
             ("packaging/debian/librmsnorm0.symbols", f" (symver)RMSNORM_0 {version}\n"),
-            ("packaging/rust/Cargo.toml", f'version = "{version}"'),
+            (f"{crate}-sys/Cargo.toml", rust),
+            (f"{crate}/Cargo.toml", rust),
+            (f"{crate}/Cargo.toml", f"rmsnorm-sys = {{ {rust},"),
         ):
             self.assertIn(f"\n{text}", "\n" + read(path))
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 use crate::error::{check, constant_text, refuse};
 use crate::options::choices;
-use crate::{sys, Result, Status};
+use crate::{Result, Status};
+use rmsnorm_sys as sys;
 use std::ffi::{c_void, CStr, CString};
 use std::fmt;
 use std::panic::{catch_unwind, AssertUnwindSafe};

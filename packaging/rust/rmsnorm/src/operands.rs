@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-use crate::{sys, View, ViewMut};
+use crate::{View, ViewMut};
+use rmsnorm_sys as sys;
 use std::ptr::null;
 
 pub(crate) trait RawOperands {

@@ -8,7 +8,6 @@ mod error;
 mod module;
 mod operands;
 mod options;
-pub mod sys;
 mod view;
 
 pub use calls::*;
@@ -18,6 +17,8 @@ pub use module::RmsNorm;
 pub use operands::{BackwardOperands, ForwardOperands};
 pub use options::*;
 pub use view::*;
+
+use rmsnorm_sys as sys;
 
 /// The version of the library that is linked, such as "0.1.0".
 pub fn version() -> &'static str {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 use crate::error::refuse;
-use crate::{sys, Result, Status};
+use crate::{Result, Status};
+use rmsnorm_sys as sys;
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::marker::PhantomData;

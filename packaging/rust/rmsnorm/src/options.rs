@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-use crate::sys;
+use rmsnorm_sys as sys;
 
 /// An enumeration with the numbers of the C interface. The first value is the default.
 macro_rules! choices {

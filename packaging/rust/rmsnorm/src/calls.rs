@@ -2,9 +2,9 @@
 use crate::error::check;
 use crate::operands::{pointer, RawOperands};
 use crate::{
-    sys, BackwardOperands, Context, Executor, ForwardOperands, Options, Result, RmsNorm, View,
-    ViewMut,
+    BackwardOperands, Context, Executor, ForwardOperands, Options, Result, RmsNorm, View, ViewMut,
 };
+use rmsnorm_sys as sys;
 use std::marker::PhantomData;
 use std::ptr::{null, null_mut, NonNull};
 

@@ -15,7 +15,7 @@ const HELP: &str =
 Without pkg-config, set RMSNORM_LIB_DIR to the folder of the library.";
 
 fn fail(reason: &str) -> ! {
-    eprintln!("rmsnorm: {}", reason);
+    eprintln!("rmsnorm-sys: {}", reason);
     eprintln!("Install the rmsnorm library, version {}.{}. {}", MAJOR, MINOR, HELP);
     exit(1);
 }

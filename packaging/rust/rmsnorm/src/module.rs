@@ -2,9 +2,10 @@
 use crate::error::{check, constant_text, refuse};
 use crate::operands::{pointer, RawOperands};
 use crate::{
-    sys, BackwardOperands, Context, Dtype, Element, Executor, ForwardOperands, Options, Result,
-    Status, View, ViewMut,
+    BackwardOperands, Context, Dtype, Element, Executor, ForwardOperands, Options, Result, Status,
+    View, ViewMut,
 };
+use rmsnorm_sys as sys;
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr::{null, null_mut, NonNull};

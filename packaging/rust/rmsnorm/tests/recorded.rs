@@ -44,7 +44,7 @@ impl<'a> Tensor<'a> {
 
 #[test]
 fn recorded_bits() {
-    let of_tree = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test/data/contract.safetensors");
+    let of_tree = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../test/data/contract.safetensors");
     let path = std::env::var_os("RMSNORM_RECORDED").unwrap_or_else(|| of_tree.into());
     let file = std::fs::read(path).unwrap();
     let (length, file) = file.split_at(8);

@@ -2,8 +2,8 @@
 //! The C interface of the rmsnorm library, name by name.
 //!
 //! The header `rmsnorm/rmsnorm.h`, which the library installs, describes every item. Functions that
-//! are inline in C are absent: they only fill in structs. The rest of the crate is a safe interface over it.
-#![allow(missing_docs, non_camel_case_types)]
+//! are inline in C are absent: they only fill in structs. The crate `rmsnorm` is the safe interface.
+#![allow(non_camel_case_types)]
 
 use std::ffi::c_void;
 use std::os::raw::c_char;
@@ -85,59 +85,82 @@ pub struct rmsnorm_module([u8; 0]);
 #[repr(C)]
 pub struct rmsnorm_prepared([u8; 0]);
 
-/// C's structs, each a list of fields: those of one type in a row, and the type
-macro_rules! structs {
-    ($($name:ident { $($($field:ident)+: $kind:ty,)* })*) => {$(
-        #[repr(C)]
-        #[derive(Clone, Copy, Debug)]
-        pub struct $name {
-            $($(pub $field: $kind,)+)*
-        }
-    )*};
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rmsnorm_view {
+    pub data: *const c_void,
+    pub dtype: rmsnorm_dtype,
+    pub ndim: i32,
+    pub shape: [usize; RMSNORM_MAX_DIMS],
+    pub stride: [isize; RMSNORM_MAX_DIMS],
 }
-structs! {
-    rmsnorm_view {
-        data: *const c_void,
-        dtype: rmsnorm_dtype,
-        ndim: i32,
-        shape: [usize; RMSNORM_MAX_DIMS],
-        stride: [isize; RMSNORM_MAX_DIMS],
-    }
-    rmsnorm_operands {
-        size add_to: u32,
-        x residual dy gate weight bias post_norm_weight cos sin sums: View,
-        residual_out y q rstd sums_out scale zero dx dw db: View,
-    }
-    rmsnorm_options {
-        size: u32,
-        eps: f32,
-        eps_placement: rmsnorm_eps_placement,
-        rounding: rmsnorm_rounding,
-        residual_rounding: rmsnorm_residual_rounding,
-        weight_offset divisor factor: f32,
-        activation: rmsnorm_activation,
-        gate_placement: rmsnorm_gate_placement,
-        gate_rounding: rmsnorm_gate_rounding,
-        group: i32,
-        residual_factor: f32,
-        rotary_pairs: rmsnorm_rotary_pairs,
-        rotary_part: rmsnorm_rotary_part,
-        rotary_rounding: rmsnorm_rotary_rounding,
-    }
-    rmsnorm_context {
-        size: u32,
-        threads: i32,
-        parallel_for: rmsnorm_parallel_for,
-        parallel_context: *mut c_void,
-        target: Text,
-        stores: rmsnorm_stores,
-        reserved: i32,
-    }
-    rmsnorm_call {
-        module: Module,
-        operands: Operands,
-        options: Options,
-    }
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rmsnorm_operands {
+    pub size: u32,
+    pub add_to: u32,
+    pub x: View,
+    pub residual: View,
+    pub dy: View,
+    pub gate: View,
+    pub weight: View,
+    pub bias: View,
+    pub post_norm_weight: View,
+    pub cos: View,
+    pub sin: View,
+    pub sums: View,
+    pub residual_out: View,
+    pub y: View,
+    pub q: View,
+    pub rstd: View,
+    pub sums_out: View,
+    pub scale: View,
+    pub zero: View,
+    pub dx: View,
+    pub dw: View,
+    pub db: View,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rmsnorm_options {
+    pub size: u32,
+    pub eps: f32,
+    pub eps_placement: rmsnorm_eps_placement,
+    pub rounding: rmsnorm_rounding,
+    pub residual_rounding: rmsnorm_residual_rounding,
+    pub weight_offset: f32,
+    pub divisor: f32,
+    pub factor: f32,
+    pub activation: rmsnorm_activation,
+    pub gate_placement: rmsnorm_gate_placement,
+    pub gate_rounding: rmsnorm_gate_rounding,
+    pub group: i32,
+    pub residual_factor: f32,
+    pub rotary_pairs: rmsnorm_rotary_pairs,
+    pub rotary_part: rmsnorm_rotary_part,
+    pub rotary_rounding: rmsnorm_rotary_rounding,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rmsnorm_context {
+    pub size: u32,
+    pub threads: i32,
+    pub parallel_for: rmsnorm_parallel_for,
+    pub parallel_context: *mut c_void,
+    pub target: Text,
+    pub stores: rmsnorm_stores,
+    pub reserved: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rmsnorm_call {
+    pub module: Module,
+    pub operands: Operands,
+    pub options: Options,
 }
 
 /// No operand, and nothing to add to: `rmsnorm_no_operands()` of the header.
@@ -163,52 +186,80 @@ extern "C" {
     ) -> i32;
     pub fn rmsnorm_default_options() -> rmsnorm_options;
     pub fn rmsnorm_default_context() -> rmsnorm_context;
-    pub fn rmsnorm_forward(_: Operands, _: Options, _: Context) -> rmsnorm_status;
-    pub fn rmsnorm_norm(x: View, weight: View, y: View, _: Options) -> rmsnorm_status;
+    pub fn rmsnorm_forward(
+        operands: Operands,
+        options: Options,
+        context: Context,
+    ) -> rmsnorm_status;
+    pub fn rmsnorm_norm(x: View, weight: View, y: View, options: Options) -> rmsnorm_status;
     pub fn rmsnorm_add_norm(
         x: View,
         residual: View,
         weight: View,
         residual_out: View,
         y: View,
-        _: Options,
+        options: Options,
     ) -> rmsnorm_status;
-    pub fn rmsnorm_forward_all(_: Call, count: usize, _: Context) -> rmsnorm_status;
-    pub fn rmsnorm_prepare(_: *mut Prepared, _: Call, count: usize, _: Context) -> rmsnorm_status;
-    pub fn rmsnorm_prepare_backward(_: *mut Prepared, _: Call, _: Context) -> rmsnorm_status;
-    pub fn rmsnorm_run(_: Prepared) -> rmsnorm_status;
-    pub fn rmsnorm_prepared_destroy(_: Prepared);
-    pub fn rmsnorm_backward(_: Operands, _: Options, _: Context) -> rmsnorm_status;
+    pub fn rmsnorm_forward_all(calls: Call, count: usize, context: Context) -> rmsnorm_status;
+    pub fn rmsnorm_prepare(
+        prepared: *mut Prepared,
+        calls: Call,
+        count: usize,
+        context: Context,
+    ) -> rmsnorm_status;
+    pub fn rmsnorm_prepare_backward(
+        prepared: *mut Prepared,
+        call: Call,
+        context: Context,
+    ) -> rmsnorm_status;
+    pub fn rmsnorm_run(prepared: Prepared) -> rmsnorm_status;
+    pub fn rmsnorm_prepared_destroy(prepared: Prepared);
+    pub fn rmsnorm_backward(
+        operands: Operands,
+        options: Options,
+        context: Context,
+    ) -> rmsnorm_status;
     pub fn rmsnorm_module_create(
         module: *mut *mut rmsnorm_module,
         d: usize,
         dtype: rmsnorm_dtype,
-        _: Options,
-        _: Context,
+        options: Options,
+        context: Context,
     ) -> rmsnorm_status;
-    pub fn rmsnorm_module_destroy(_: *mut rmsnorm_module);
-    pub fn rmsnorm_module_set_weight(_: *mut rmsnorm_module, _: View) -> rmsnorm_status;
-    pub fn rmsnorm_module_get_weight(_: Module, _: View) -> rmsnorm_status;
-    pub fn rmsnorm_module_set_bias(_: *mut rmsnorm_module, _: View) -> rmsnorm_status;
-    pub fn rmsnorm_module_set_post_norm_weight(_: *mut rmsnorm_module, _: View) -> rmsnorm_status;
-    pub fn rmsnorm_module_reset_weight(_: *mut rmsnorm_module) -> rmsnorm_status;
-    pub fn rmsnorm_module_d(_: Module) -> usize;
-    pub fn rmsnorm_module_dtype(_: Module) -> rmsnorm_dtype;
-    pub fn rmsnorm_module_options(_: Module) -> Options;
-    pub fn rmsnorm_module_describe(_: Module) -> Text;
-    pub fn rmsnorm_module_forward(_: Module, _: Operands, _: Context) -> rmsnorm_status;
-    pub fn rmsnorm_module_backward(_: Module, _: Operands, _: Context) -> rmsnorm_status;
+    pub fn rmsnorm_module_destroy(module: *mut rmsnorm_module);
+    pub fn rmsnorm_module_set_weight(module: *mut rmsnorm_module, weight: View) -> rmsnorm_status;
+    pub fn rmsnorm_module_get_weight(module: Module, weight: View) -> rmsnorm_status;
+    pub fn rmsnorm_module_set_bias(module: *mut rmsnorm_module, bias: View) -> rmsnorm_status;
+    pub fn rmsnorm_module_set_post_norm_weight(
+        module: *mut rmsnorm_module,
+        post_norm_weight: View,
+    ) -> rmsnorm_status;
+    pub fn rmsnorm_module_reset_weight(module: *mut rmsnorm_module) -> rmsnorm_status;
+    pub fn rmsnorm_module_d(module: Module) -> usize;
+    pub fn rmsnorm_module_dtype(module: Module) -> rmsnorm_dtype;
+    pub fn rmsnorm_module_options(module: Module) -> Options;
+    pub fn rmsnorm_module_describe(module: Module) -> Text;
+    pub fn rmsnorm_module_forward(
+        module: Module,
+        operands: Operands,
+        context: Context,
+    ) -> rmsnorm_status;
+    pub fn rmsnorm_module_backward(
+        module: Module,
+        operands: Operands,
+        context: Context,
+    ) -> rmsnorm_status;
     pub fn rmsnorm_module_norm_rows(
-        _: Module,
+        module: Module,
         dtype: rmsnorm_dtype,
         rows: usize,
         x: *const c_void,
         y: *mut c_void,
         rstd: *mut f32,
-        _: Context,
+        context: Context,
     ) -> rmsnorm_status;
     pub fn rmsnorm_module_add_norm_rows(
-        _: Module,
+        module: Module,
         dtype: rmsnorm_dtype,
         residual_dtype: rmsnorm_dtype,
         rows: usize,
@@ -217,10 +268,10 @@ extern "C" {
         residual_out: *mut c_void,
         y: *mut c_void,
         rstd: *mut f32,
-        _: Context,
+        context: Context,
     ) -> rmsnorm_status;
     pub fn rmsnorm_module_backward_rows(
-        _: Module,
+        module: Module,
         dtype: rmsnorm_dtype,
         rows: usize,
         dy: *const c_void,
@@ -228,7 +279,7 @@ extern "C" {
         rstd: *const f32,
         dx: *mut c_void,
         dw: *mut f32,
-        _: Context,
+        context: Context,
     ) -> rmsnorm_status;
     pub fn rmsnorm_target_name(index: usize) -> Text;
     pub fn rmsnorm_find_target(name: Text, exact_name: *mut Text) -> rmsnorm_status;

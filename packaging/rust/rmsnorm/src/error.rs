@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-use crate::sys;
+use rmsnorm_sys as sys;
 use std::ffi::CStr;
 use std::fmt;
 
