@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "cases/case.h"
-#include "cases/expected.h"
 #include "cases/float_control.h"
 #include "cases/layout.h"
 #include "cases/list.h"
