@@ -78,13 +78,13 @@ TEST(Definition, SumsInF32AndBinary64) {
 // ------------------------------------------------------------------------------------- gradients
 
 // Squares and c add up by fma: elements 0 and 128 share a lane, and the others are 0. The
-// inverse RMS is given.
+// inverse RMS is given. dx is rounded before it is added.
 TEST(Definition, SumsByFma) {
   Random random(19);
   for (int repeat = 0; repeat < 200; ++repeat) {
     const Rows drawn = Draw(random, Values::kNormal, RMSNORM_F32, 1, 4);
     const auto number = [&](size_t j) { return static_cast<float>(Get(drawn, 0, j)); };
-    Floats x(129), dy(129), dx(129);
+    Floats x(129), dy(129), dx(129, number(3) / 64);
     x[0] = number(0);
     x[128] = number(1);
     dy[0] = number(2);
@@ -99,10 +99,11 @@ TEST(Definition, SumsByFma) {
     operands.dy = {dy.data(), 1, 129};
     operands.rstd = {&r, 1};
     operands.dx = {dx.data(), 1, 129};
+    operands.add_to_dx = true;
     backward(operands, {}, kContext);
     const float c = internal::Fma(dy[128], x[128], f32(double{dy[0]} * double{x[0]}));
     const float q = f32(double{f32(double{c} * r)} * double{1.0f / 129});
-    ASSERT_EQ(-f32(r * double{f32(double{r} * q)}), dx[1]);
+    ASSERT_EQ(number(3) / 64 - f32(r * double{f32(double{r} * q)}), dx[1]);
   }
 }
 
