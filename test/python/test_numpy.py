@@ -437,6 +437,7 @@ REFUSED_TYPES = [
         (f"^{name}: ", setattr, NORM, name, [1.0] * 64)
         for name in ("weight", "bias", "post_norm_weight")
     ),
+    *(("^y: ", partial(bind, x=X, y="text")) for bind in (rmsnorm.bind_forward, NORM.bind)),
     ("^state: 5; a dictionary is possible", NORM.load_state_dict, 5),
     # Also after an equal integer.
     ("^group: 8.0; ", lambda: [rmsnorm.forward(x=X, **INT8, group=group) for group in (8, 8.0)]),
