@@ -45,7 +45,8 @@ def _all_eps(text: str) -> list[float]:
     numbers = []
     for each in text.split(","):
         try:
-            number = float(np.float32(each))
+            with np.errstate(over="ignore"):
+                number = float(np.float32(each))
         except ValueError:
             number = math.nan
         is_lost = number == 0 and re.search("[1-9]", each.split("e")[0])
