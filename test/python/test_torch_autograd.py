@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch_models import (
     CALLS,
     WITH_FORMULA,
@@ -62,6 +63,14 @@ def test_forward_mode(name):
         duals = map(forward_ad.unpack_dual, call(*map(forward_ad.make_dual, tensors, tangents)))
         for found, expected in zip(duals, zip(values, slopes, strict=True), strict=True):
             assert_near(found, expected)
+
+    # Gradients of a norm without a tangent, which are linear in dy, and of recorded operators.
+    step = lambda *tensors: tuple(call(*tensors))
+    ys, pull = torch.func.vjp(step, *tensors)
+    dys, program = tuple(map(torch.randn_like, ys)), make_fx(step)(*tensors)
+    assert_near(torch.func.jvp(pull, (dys,), (dys,))[1], pull(dys))
+    assert_near(torch.func.jvp(program, tuple(tensors), tuple(tangents))[1], slopes)
+    assert_near(torch.func.vjp(program, *tensors)[1](dys), pull(dys))
 
     def seconds(function, x, r, w, v):
         hessian = torch.func.hessian(lambda x: sum_of_sines(function(x, r, w, v)))(x)

@@ -97,7 +97,7 @@ def test_results_on_meta(name):
 
 
 X, W, SMALL = torch.randn(4, 64), torch.randn(64), torch.ones(3, 8)
-META = torch.ones(3, 8, device="meta")
+META, LEARNS = torch.ones(3, 8, device="meta"), torch.ones(4, 64, requires_grad=True)
 NINE = torch.randn(*[2] * 8, 64).permute(*range(7, -1, -1), 8)
 NESTED = torch.nested.nested_tensor([X, X[:2]], layout=torch.jagged)
 LEARNING = torch.nested.nested_tensor([X, X[:2]], layout=torch.jagged, requires_grad=True)
@@ -156,6 +156,10 @@ REFUSED = [
     ("^weight: it is on cpu, and x is on meta", rt.RMSNorm(8), META),
     ("^weight: 9 elements in its last dimension", compiled, SMALL, torch.ones(9)),
     ("weight: it is on meta", compiled, SMALL, torch.ones(8, device="meta")),
+    *(
+        (r"fused_add_rms_norm_\(\) have no gradients: call ", rt.fused_add_rms_norm_, *tensors)
+        for tensors in ((LEARNS, X), (X, LEARNS), (X, X, LEARNS[0]))
+    ),
     *(
         ("^gate: ", rt.gated, torch.ones(2, 3, 96), torch.ones(shape))
         for shape in ((3, 1, 96), (2, 1, 1), (1, 1, 1, 96), (96, 2), ())

@@ -109,7 +109,7 @@ def rotate(
 
 
 def norm(
-    x: Tensor, options: str, dtype: torch.dtype | None, *others: Tensor | None
+    x: Tensor, options: str, dtype: torch.dtype | None = None, *others: Tensor | None
 ) -> list[Tensor]:
     """Returns what the operator `norm` returns, but for rstd. It refuses the same types."""
     weight, residual, gate, bias, post_norm_weight, cos, sin = (*others, *[None] * 7)[:7]

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .._library import MAX_DIMS, path_of_operators
 from . import _composite
@@ -172,13 +173,14 @@ class Operator:
         setup_context: Callable[[Any, tuple[Any, ...], Any], None],
         backward: Callable[..., Any],
         shapes: Callable[..., list[Tensor]],
+        formula: Callable[..., list[Tensor]],
         short: Callable[..., list[Tensor]] | None = None,
         *,
         is_joint: bool,
     ) -> None:
-        """`short` computes what the operator without gradients does. `is_joint` says whether vmap
-        makes one call instead of many."""
-        self.is_joint = is_joint
+        """`formula` computes the results in PyTorch's operations, and `short` what the operator
+        without gradients does. `is_joint` says whether vmap makes one call instead of many."""
+        self.is_joint, self.formula = is_joint, formula
         self.operator = getattr(_OPS, name).default
         operator_no_grad = getattr(_OPS, f"{name}_no_grad").default
         self.no_grad = no_grad = short or operator_no_grad
@@ -211,7 +213,9 @@ class Operator:
 
     def __call__(self, *inputs: Any) -> Sequence[Tensor]:
         call: Callable[..., Sequence[Tensor]] = self.no_grad
-        if is_compiling() or has_modes() or tracing_state() is not None:  # they record the call
+        if forward_ad._current_level >= 0:  # of gradients, too, whose norm had no tangent
+            call = self.formula
+        elif is_compiling() or has_modes() or tracing_state() is not None:  # they record the call
             call = self.operator
         elif is_transformed():
             call = self.operator if "Functionalize" in transforms() else self.transform.apply
@@ -221,9 +225,14 @@ class Operator:
 
     def _differentiate(self, keys: Any, *inputs: Any) -> Any:
         """The operator as autograd calls it."""
+        records = requires_grad(*inputs)
+        if forward_ad._current_level >= 0 or records and is_transformed():
+            # A program that was recorded, and may read rstd. The library refuses what is wrong.
+            given = self._redispatch(keys, *inputs)
+            outputs = self.formula(*inputs)
+            return [*outputs, *given[len(outputs) :]]
         is_compiled = _is_compiled() and not is_transformed()
         call = self.no_grad if is_compiled else functools.partial(self._redispatch, keys)
-        records = requires_grad(*inputs)
         return list(self.function.apply(*inputs, call)) if records else call(*inputs)
 
     def _redispatch(self, keys: Any, *inputs: Any) -> Any:
@@ -363,8 +372,18 @@ def _flat(gradients: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
     return tuple(gradients[0]) if is_list else gradients
 
 
+def _backward_by_formula(*inputs: Any) -> list[Tensor]:
+    dy, x, weight, bias, _, dsum, *wanted, options, cos, sin = (*inputs, None, None)[:12]
+    return _composite.backward(dy, x, weight, bias, dsum, tuple(wanted), options, cos, sin)
+
+
 BACKWARD = Operator(
-    "backward", _backward_setup, _second_gradients, _backward_shapes, is_joint=False
+    "backward",
+    _backward_setup,
+    _second_gradients,
+    _backward_shapes,
+    _backward_by_formula,
+    is_joint=False,
 )
 
 
@@ -509,7 +528,13 @@ def _norm_no_grad(
 
 
 NORM = Operator(
-    "norm", _norm_setup, _norm_gradients, _norm_shapes, _norm_no_grad, is_joint=True
+    "norm",
+    _norm_setup,
+    _norm_gradients,
+    _norm_shapes,
+    _composite.norm,
+    _norm_no_grad,
+    is_joint=True,
 )
 
 
@@ -523,8 +548,6 @@ def _outputs_of(inputs: tuple[Any, ...]) -> list[Tensor]:
 
 
 def _refuse_gradients(keys: Any, *inputs: Any) -> None:
-    from torch.autograd import forward_ad
-
     if requires_grad(*inputs) or forward_ad._current_level >= 0:
         raise RuntimeError(
             "rmsnorm.torch.forward(), quantized() and fused_add_rms_norm_() have no gradients: call "
