@@ -432,6 +432,9 @@ def test_compiled_with_options_that_are_arguments():
         compiled = torch.compile(step, backend="aot_eager", fullgraph=True, dynamic=dynamic)
         for eps, offset in ((1e-6, 0.5), (1e-5, 1.0), (0.25, 0.0), (1, 2)):
             assert_bits(compiled(x, eps, offset), step(x, eps, offset))
+    slope = torch.func.grad(lambda x: step(x, 0.5, 1.0).sin().sum())
+    compiled = torch.compile(slope, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), slope(x))
 
 
 def test_operators_pass_the_checks_of_pytorch():

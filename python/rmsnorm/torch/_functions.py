@@ -60,12 +60,12 @@ from ._operators import (
     OUTPUTS,
     RMS_NORM,
     has_modes,
+    has_transform,
     is_compiling,
     is_exporting,
     is_grad_enabled,
     is_transformed,
     tracing_state,
-    transforms,
     write,
 )
 from ._options import constant_result, packed, takes
@@ -193,7 +193,7 @@ def _is_looked_into() -> bool:
     is_traced = is_compiling() or tracing_state() is not None
     if is_traced and torch.onnx.is_in_onnx_export():
         return True
-    return is_transformed() and "Jvp" in transforms()
+    return is_transformed() and has_transform("Jvp")
 
 
 def _check_by_library(tensors: tuple[Any, ...], options: str, dtype: Any) -> None:

@@ -29,7 +29,7 @@ from torch.autograd import forward_ad
 from .._library import MAX_DIMS, path_of_operators
 from . import _composite
 from ._composite import DTYPE_CODES
-from ._options import kept, unpacked
+from ._options import constant_result, kept, unpacked
 
 _PATH = path_of_operators("rmsnorm_torch", "PyTorch")
 torch.ops.load_library(_PATH)  # type: ignore[no-untyped-call]
@@ -59,10 +59,11 @@ def _is_compiled() -> bool:
     return mode is not None and not (mode.export or is_exporting())
 
 
-def transforms() -> set[str]:
-    """Returns the names of torch.func's transforms that a call is part of."""
+@constant_result
+def has_transform(name: str) -> bool:
+    """Returns whether a call is part of this transform of torch.func."""
     levels = torch._C._functorch.get_interpreter_stack() or ()
-    return {level.key().name for level in levels}
+    return any(level.key().name == name for level in levels)
 
 
 def requires_grad(*values: Any) -> bool:
@@ -218,7 +219,7 @@ class Operator:
         elif is_compiling() or has_modes() or tracing_state() is not None:  # they record the call
             call = self.operator
         elif is_transformed():
-            call = self.operator if "Functionalize" in transforms() else self.transform.apply
+            call = self.operator if has_transform("Functionalize") else self.transform.apply
         elif requires_grad(*inputs):
             call, inputs = self.function.apply, (*inputs, call)
         return call(*inputs)
