@@ -7,7 +7,6 @@ Then what is not a call with one expected value: layouts, PyTorch's own norm, th
 import functools
 import importlib
 import inspect
-import io
 import itertools
 import math
 import re
@@ -33,6 +32,7 @@ from torch_models import (
     operators_of,
     rms_norm,
     rotary,
+    stored,
     sum_of_sines,
     whole_rows,
 )
@@ -79,10 +79,7 @@ def exported(call, strict):
     shapes, tensors = (rows, rows, None, None), tuple(operands(rows=(2, 3)))
     program = torch.export.export(Program(call), tensors, dynamic_shapes=shapes, strict=strict)
     program = program.run_decompositions() if strict else program
-    file = io.BytesIO()
-    torch.export.save(program, file)
-    file.seek(0)
-    return torch.export.load(file).module()
+    return stored(torch.export.save, torch.export.load, program).module()
 
 
 def traced_by_fx(call):

@@ -3,7 +3,6 @@
 
 import copy
 import functools
-import io
 import pickle
 import struct
 import sys
@@ -11,19 +10,11 @@ import sys
 import pytest
 import torch
 from programs import run
-from torch_models import MODELS, Model, assert_bits
+from torch_models import MODELS, Model, assert_bits, stored
 
 import rmsnorm.torch
 
 rt = rmsnorm.torch
-
-
-def stored(save, load, value):
-    """Returns what is read from a file that a value was written to."""
-    file = io.BytesIO()
-    save(value, file)
-    file.seek(0)
-    return load(file)
 
 
 def gradients_of_weights(model, x):

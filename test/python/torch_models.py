@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls of rmsnorm.torch as data, with their results by NumPy and by formula; models to export."""
 
+import io
 import math
 
 import torch
@@ -242,6 +243,14 @@ def operators_of(call, *inputs):
 
 def is_computed_by_library(module, *inputs):
     return bool(operators_of(module, *inputs)[0])
+
+
+def stored(save, load, value):
+    """Returns what is read from a file that a value was written to."""
+    file = io.BytesIO()
+    save(value, file)
+    file.seek(0)
+    return load(file)
 
 
 def sum_of_sines(ys):
