@@ -1002,6 +1002,7 @@ def _places(weight: F32Array) -> dict[str, Any]:
         "the weight is read from its end": d - 1 - j,
         "each element has the weight of the next one": (j + 1) % d,
         "each element has the weight of the one before": (j + d - 1) % d,
+        "each element has the first weight": 0 * j,
     }
     for n in _usual_groups(d):
         length = d // n

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._hypotheses import MISTAKE, NAMES, NARROW, OPTION, VARIANT, Array, Call, F32Array, Options
-from ._hypotheses import Distance, Numbers, Step, Trial, steps, sums_of, to
+from ._hypotheses import MISTAKE, NAMES, NARROW, OPTION, VARIANT, Array, Call, F32Array, Numbers
+from ._hypotheses import Options, Step, Trial, steps, sums_of, to
 from ._library import F32
 from ._options import WORDS
 from ._search import USUAL_EPS, Answer, Candidate, answer_to, compared, find_in, observe
@@ -259,8 +259,7 @@ def _usual_norms(seen: Call, eps: Sequence[float], heads: int) -> list[Candidate
         norms += [(step, each._replace(divisor=float(heads * seen.d))) for each in options]
     table = steps(seen, Numbers())
     norms += [(step, Options(eps=0)) for step in table if "x is not normalised" in step.words]
-    none = Distance(0, 0, 0, 0)
-    return [Candidate(i, step, each, each, none) for i, (step, each) in enumerate(norms)]
+    return [Candidate(i, step, each, each) for i, (step, each) in enumerate(norms)]
 
 
 def _joined(
@@ -278,7 +277,7 @@ def _joined(
             new = replace(step, kind=kind, words=", ".join(words), turn=rotated, place=turn.place)
             joined = steps.setdefault(id(step), new)
             used = norm.options._replace(**options)
-            yield Candidate(number * len(norms) + index, joined, used, used, norm.distance)
+            yield Candidate(number * len(norms) + index, joined, used, used)
 
 
 def _nearest(seen: Call, norms: list[Candidate], few: Call) -> list[Candidate]:

@@ -197,8 +197,6 @@ def read_tensor(location: str | os.PathLike[str]) -> Tensor:
         with open(text, "rb") as file:
             try:
                 return _from_numpy(np.lib.format.read_array(file, allow_pickle=False))
-            except OSError:
-                raise
             except Exception as error:  # of many types, where the header is wrong
                 reason = str(error).partition("\n")[0]
                 raise ValueError(f"{text}: {reason}") from None

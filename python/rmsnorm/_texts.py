@@ -13,18 +13,8 @@ from ._search import USUAL_EPS, Answer, Candidate, gate_in_words, options_text, 
 
 __all__ = ["as_arguments", "sentence", "systems", "systems_like", "text_of"]
 
-# The beginning of the names of an option's words in C.
-_IN_C = {
-    "eps_placement": "EPS",
-    "rounding": "ROUND",
-    "residual_rounding": "RESIDUAL",
-    "activation": "ACTIVATION",
-    "gate_placement": "GATE",
-    "gate_rounding": "GATE",
-    "rotary_pairs": "ROTARY",
-    "rotary_part": "ROTARY",
-    "rotary_rounding": "ROTARY_ROUND",
-}
+# The beginning of the names of an option's words in C, where it is not the option's first word.
+_IN_C = {"rounding": "ROUND", "rotary_rounding": "ROTARY_ROUND"}
 
 
 def as_arguments(options: Options) -> dict[str, Any]:
@@ -48,7 +38,7 @@ def _in_c(options: Options, is_cpp: bool) -> str:
         elif is_cpp:
             shown = f"rmsnorm::{name.title().replace('_', '')}::{shown}"
         else:
-            shown = f"RMSNORM_{_IN_C[name]}_{shown.upper()}"
+            shown = f"RMSNORM_{_IN_C.get(name, name.split('_')[0])}_{shown}".upper()
         text += f" options.{name} = {shown};"
     return text
 

@@ -167,13 +167,6 @@ def test_a_result_in_float32():
     assert answer.options == {"eps": near(1e-6), "rounding": "before_weight"}
 
 
-def test_roundings_that_float32_does_not_show():
-    f = partial(rmsnorm.rms_norm, eps=1e-6, rounding="before_weight")
-    assert rmsnorm.identify(f, D).options == {"eps": near(1e-6)}
-    answer = rmsnorm.identify(lambda x, r, w: norm(x + r, w), D, residual=True)
-    assert "inside the root, of the sum." in answer.sentence
-
-
 # ---------------------------------------------------------------------------------- wrong norms
 
 
@@ -365,6 +358,7 @@ WRONG = {
     "1 / RMS by two steps of Newton's method": wrong(
         words="", inverse=lambda u: newton(newton(quick(u), u), u), dtype="float32"
     ),
+    "each element has the first weight": wrong(lambda x, w: norm(x, w[:1])),
     "each element has the weight of the next one": wrong(lambda x, w: norm(x, np.roll(w, -1))),
     "weight is that of rows of 4 x 25 elements, transposed": wrong(
         lambda x, w: norm(x, w.reshape(4, 25).T.ravel())
@@ -672,16 +666,6 @@ def test_a_result_that_the_next_call_overwrites():
     assert "The function writes to the y that it returned before." in str(answer)
 
 
-def test_arguments_that_are_written_to():
-    def f(x, residual, weight):
-        residual += x
-        return norm(residual, weight)
-
-    answer = rmsnorm.identify(f, D, **RESIDUAL)
-    assert (answer.options, answer.writes) == ({"eps": near(1e-6)}, ("residual",))
-    assert "The function writes to its argument residual." in str(answer)
-
-
 # -------------------------------------------------------------------------------------- arguments
 
 
@@ -803,7 +787,6 @@ def of_safetensors(header, data=b""):
 ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 EIGHT_BITS = ENTRY | {"dtype": "F8_E4M3"}
 BROKEN = "a file of another format than safetensors, or a part of one"
-LARGE = b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999,)}"
 
 
 @pytest.mark.parametrize(
@@ -819,14 +802,12 @@ LARGE = b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999,)}"
         ("list.safetensors", of_safetensors([1]), BROKEN),
         ("text.safetensors", b"weights of a model", BROKEN),
         ("part.safetensors", of_safetensors({"x": ENTRY}, b"1234"), BROKEN),
-        ("shape.safetensors", of_safetensors({"x": ENTRY | {"shape": "2"}}), BROKEN),
         ("before.safetensors", of_safetensors({"x": ENTRY | {"data_offsets": [-8, 0]}}), BROKEN),
         ("minus.safetensors", of_safetensors({"x": ENTRY | {"shape": [-2]}}, b"8 bytes."), BROKEN),
         ("no_type.safetensors", of_safetensors({"x": {}}), BROKEN),
         ("i.npy", None, "i.npy: elements of type int64"),
         ("text.npy", b"weights of a model", "text.npy: .*magic string"),
         ("part.npy", b"\x93NUMPY\x01\x00", "part.npy: EOF: reading array header"),
-        ("large.npy", b"\x93NUMPY\x01\x00%c\0" % len(LARGE) + LARGE, "npy: Unable to allocate"),
         ("open.npy", b"\x93NUMPY\x01\x00\x01\0(", "open.npy: "),
         ("x.txt", b"", "x.txt: neither FILE.npy nor FILE.safetensors:NAME"),
     ],
@@ -895,6 +876,12 @@ def exact_mean(h, end=None):
             partial(norm, of=lambda h: exact_mean(h).astype(BF16)),
         ),
         ("last element", 65, "bfloat16", partial(norm, of=partial(exact_mean, end=-1))),
+        (
+            "is no norm that is known",  # few elements are wrong, but those of each row
+            1024,
+            "bfloat16",
+            lambda x, w: norm(x, f32(w) * np.where(np.arange(1024) == 5, F32(1.004), F32(1))),
+        ),
         (
             "rows of 32 x 32 elements, transposed",
             1024,

@@ -107,11 +107,13 @@ def test_threads_and_alignment_change_rows():
 def test_the_framework_has_a_name_or_follows_from_the_type():
     def f(x, weight):
         assert (x.dtype, weight.dtype) == (BF16, F32)
-        return torch_norm(x, weight)
+        y = torch_norm(x, weight)
+        x.unsqueeze_(0)
+        return y
 
     by_type = rmsnorm.identify(f, 100, BF16, weight_dtype=F32)
     by_name = rmsnorm.identify(f, 100, "bfloat16", weight_dtype="float32", framework="torch")
-    assert by_type == by_name
+    assert (by_type, by_type.writes) == (by_name, ("x",))
     with pytest.raises(ValueError, match="dtype: 'int8'; possible are float32, float16, bfloat16"):
         rmsnorm.identify(f, 100, torch.int8)
 
