@@ -51,8 +51,9 @@ def test_eps_is_a_hundred_thousandth_unless_given():
     assert (rmsnorm.rms_norm(x) == rmsnorm.rms_norm(x, eps=1e-5)).all()
     assert (rmsnorm.rms_norm(x) != rmsnorm.rms_norm(x, eps=1e-2)).any()
     assert (rmsnorm.rms_norm(x, None, 1e-2) == rmsnorm.rms_norm(x, eps=1e-2)).all()
-    dx, _ = rmsnorm.rms_norm_backward(x, x, None, 1e-2)
-    assert (dx == rmsnorm.rms_norm_backward(x, x, eps=1e-2)[0]).all()
+    dx, _ = rmsnorm.rms_norm_backward(x, x, x[0], 1e-2, weight_offset=1)
+    rmsnorm.backward(x=x, dy=x, weight=x[0], dx=(wanted := normal(4, 64)), eps=1e-2, weight_offset=1)
+    assert (dx == wanted).all()
 
 
 def test_a_slice_is_written_in_place_and_nothing_beside_it():
