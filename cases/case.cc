@@ -10,8 +10,6 @@
 namespace rmsnorm::cases {
 namespace {
 
-using internal::kOperandRules;
-using internal::kOperands;
 using internal::Option;
 // The buffers of a case take a few times as many bytes.
 constexpr size_t kMaxElements = size_t{1} << 28;

@@ -18,6 +18,8 @@
 
 namespace rmsnorm::cases {
 
+using internal::kOperandRules;
+using internal::kOperands;
 using internal::Leading;
 using internal::Length;
 using internal::Operand;
@@ -115,7 +117,7 @@ struct Case {
   std::vector<size_t> rows = {1};  // the leading dimensions of x
   size_t d = 1;
   size_t rotated = 0;  // elements of a row that cos and sin rotate; 0: the even number up to d
-  OperandCase operand[internal::kOperands];
+  OperandCase operand[kOperands];
   rmsnorm_options options = rmsnorm_default_options();
   int threads = 1;
   Executor executor = Executor::kNone;

@@ -55,8 +55,7 @@ std::string FormulaFault(const Case& c, const Problem& problem) {
       const bool is_in_range = element.range.Has(result);
       const double error = row.Error(j, result);
       if (is_in_range && error <= row.bound) continue;
-      fault << internal::kOperandRules[row.operand].name << "[" << row.row << ", " << j << "] is "
-            << result;
+      fault << kOperandRules[row.operand].name << "[" << row.row << ", " << j << "] is " << result;
       if (is_in_range) {
         fault << ", not " << element.exact << ": an error of " << error
               << (row.dtype == RMSNORM_I8 ? " steps" : " ulp") << ", with a bound of " << row.bound;

@@ -6,10 +6,6 @@
 #include <utility>
 
 namespace rmsnorm::cases {
-
-using internal::kOperandRules;
-using internal::kOperands;
-
 namespace {
 
 // Canaries before the lowest row and after the highest one: more than four of the widest vectors.

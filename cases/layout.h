@@ -41,8 +41,8 @@ struct Layout {
     std::vector<ptrdiff_t> stride;  // elements
     std::vector<ptrdiff_t> offset;  // bytes from the first row to each row
   };
-  Block block[internal::kOperands];
-  Place place[internal::kOperands];  // only for given operands
+  Block block[kOperands];
+  Place place[kOperands];  // only for given operands
 
   // A row of an operand in memory that has these blocks. Write() and Read() copy all its rows.
   uint8_t* RowIn(uint8_t* const* memory, Operand o, size_t row) const {

@@ -13,9 +13,6 @@
 #include "text.h"
 
 namespace rmsnorm::cases {
-
-using internal::kOperandRules;
-
 namespace {
 
 // The operands for a range of indices of the first dimension.
@@ -80,8 +77,8 @@ void RequireAccepted(const Calls& calls) {
     c.function = Function::kPrepared;
     c.seed = 0;  // by options
     const Layout layout(c);
-    uint8_t* block[internal::kOperands];
-    for (int i = 0; i < internal::kOperands; ++i) {
+    uint8_t* block[kOperands];
+    for (int i = 0; i < kOperands; ++i) {
       memory.emplace_back(std::calloc(layout.block[i].bytes + 1, 1), std::free);
       if (memory.back() == nullptr) throw std::bad_alloc();
       block[i] = static_cast<uint8_t*>(memory.back().get());

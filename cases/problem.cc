@@ -10,10 +10,6 @@
 #include "layout.h"
 
 namespace rmsnorm::cases {
-
-using internal::kOperandRules;
-using internal::kOperands;
-
 namespace {
 
 // Rows that overlap in memory hold the same bytes where they overlap: this writes each row in turn,

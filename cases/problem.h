@@ -14,7 +14,7 @@ namespace rmsnorm::cases {
 
 // The operands of a call, as views that the caller fills.
 struct CallOperands {
-  rmsnorm_view view[internal::kOperands] = {};
+  rmsnorm_view view[kOperands] = {};
   OperandSet given = 0;
   uint32_t add_to = 0;
   uint32_t size = sizeof(rmsnorm_operands);
@@ -29,7 +29,7 @@ struct CallOperands {
 
 // The rows of each operand, empty where a case does not have it.
 struct AllRows {
-  Rows of_operand[internal::kOperands];
+  Rows of_operand[kOperands];
 
   Rows& operator[](Operand o) { return of_operand[o]; }
   const Rows& operator[](Operand o) const { return of_operand[o]; }

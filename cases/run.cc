@@ -28,10 +28,6 @@
 #endif
 
 namespace rmsnorm::cases {
-
-using internal::kOperandRules;
-using internal::kOperands;
-
 namespace {
 
 // The stack that the library promises not to exceed.

@@ -31,7 +31,7 @@ struct Roundings {
       : d(c.d), placement(c.options.eps_placement), arithmetic(of), any(of == Arithmetic::kAny) {
     internal::ForEachOperand(any ? c.Given() : 0, [&](Operand o) {
       const rmsnorm_dtype dtype = c.operand[o].dtype;
-      if (!internal::kOperandRules[o].HasShapeOfX() || dtype == RMSNORM_I8) return;
+      if (!kOperandRules[o].HasShapeOfX() || dtype == RMSNORM_I8) return;
       if (BitsOf(dtype) < BitsOf(between)) between = dtype;
     });
   }

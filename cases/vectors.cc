@@ -16,9 +16,6 @@
 namespace rmsnorm::cases {
 namespace {
 
-using internal::kOperandRules;
-using internal::kOperands;
-
 void Require(bool holds, const std::string& problem) {
   if (!holds) throw std::runtime_error(problem);
 }

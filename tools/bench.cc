@@ -353,6 +353,10 @@ int RunBench(const BenchOptions& options) {
   }
   // Google Benchmark itself reports that its filter matches nothing.
   if (benchmark::RunSpecifiedBenchmarks(&table) == 0) return kUserError;
+  // It does not notice that a disk is full, where not even a line break can be added.
+  if (!options.results.empty() && !(std::ofstream(options.results, std::ios::app) << std::endl)) {
+    throw cases::UserError("--benchmark_out: writing to " + options.results + " failed");
+  }
   return table.found_fault() ? kCheckFailed : kSuccess;
 }
 

@@ -136,6 +136,12 @@ class Bench(unittest.TestCase):
         self.assertEqual(len(names), len(set(names)))
         self.assertTrue(names[0].startswith("latent/f16/3x2112/threads:1/target:"), names)
 
+    @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full here")
+    def test_a_full_disk(self):
+        outcome = bench("--shapes=1x8", "--threads=1", "--benchmark_out=/dev/full")
+        self.assertEqual(outcome.returncode, 2)
+        self.assertIn("--benchmark_out: writing to /dev/full failed", outcome.stderr)
+
     def test_wrong_use_is_refused(self):
         for words, message in (
             ("--frobnicate", "'--frobnicate'"),

@@ -21,7 +21,6 @@
 namespace rmsnorm::cases {
 namespace {
 
-using internal::kOperandRules;
 using Json = nlohmann::ordered_json;
 
 // A number as files hold it: the lowest byte first.

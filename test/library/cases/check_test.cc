@@ -30,8 +30,7 @@
 namespace rmsnorm::test {
 namespace {
 
-using cases::Case;
-using internal::kOperandRules;
+using cases::Case, cases::kOperandRules;
 using Operands = rmsnorm_operands;
 using Context = rmsnorm_context;
 
