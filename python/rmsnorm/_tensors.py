@@ -246,11 +246,12 @@ def write_safetensors(path: str, tensors: Mapping[str, Tensor]) -> None:
         data += added
     text = json.dumps(header)
     text += " " * (-len(text) % 8)
-    part = f"{path}.part"
+    target = os.path.realpath(path)  # a symbolic link stays
+    part = f"{target}.part"
     try:
         with open(part, "wb") as file:
             file.write(len(text).to_bytes(8, "little") + text.encode() + data)
-        os.replace(part, path)
+        os.replace(part, target)
     except OSError as error:
         error.filename = path
         raise
