@@ -2,7 +2,6 @@
 """rms_norm with the signature of torch.nn.functional.rms_norm."""
 
 from collections.abc import Sequence
-from numbers import Real
 from typing import Unpack
 
 import torch
@@ -49,9 +48,9 @@ def rms_norm(
     if not options and not _is_possible(input, weight, eps):
         return torch.nn.functional.rms_norm(input, list(shape), weight, eps)
     if not shape or input.shape[-len(shape) :] != shape:
-        raise RuntimeError(f"input: the shape {tuple(input.shape)} does not end in {shape}")
+        raise RuntimeError(f"input: the shape {tuple(input.shape)} does not end in {tuple(shape)}")
     if weight is not None and weight.shape != shape:
-        raise RuntimeError(f"weight: the shape {tuple(weight.shape)}; it must be {shape}")
+        raise RuntimeError(f"weight: the shape {tuple(weight.shape)}; it must be {tuple(shape)}")
     x = input
     if len(shape) > 1:
         x = x.flatten(-len(shape))
@@ -65,4 +64,4 @@ def _is_possible(input: Tensor, weight: Tensor | None, eps: float | None) -> boo
     for tensor in (input, weight):
         if tensor is not None and (tensor.dtype not in DTYPES or not tensor.is_cpu):
             return False
-    return eps is None or not (isinstance(eps, Real) and eps < 0)
+    return eps is None or not (isinstance(eps, float | int) and eps < 0)
