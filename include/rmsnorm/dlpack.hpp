@@ -66,7 +66,7 @@ inline rmsnorm_view TensorView(const DLTensor& tensor) {
                    std::to_string(tensor.shape[i]) + " elements in dimension " + std::to_string(i));
     }
     shape[i] = static_cast<std::size_t>(tensor.shape[i]);
-    if (tensor.strides != nullptr) stride[i] = tensor.strides[i];
+    if (tensor.strides != nullptr) stride[i] = static_cast<std::ptrdiff_t>(tensor.strides[i]);
   }
 
   const char* data = static_cast<const char*>(tensor.data);
