@@ -229,7 +229,7 @@ int RunCheck(CheckOptions options) try {
     const char* active;
     check(rmsnorm_find_target(nullptr, &active));
   }
-  if (options.list) list.ForEach([](const cases::Calls&) {});  // refuses what makes no sense
+  if (options.list) list.ForEach([](const cases::Calls&) {});  // refuses a wrong value first
   PrintTask(targets, count);
   Checker checker(count, targets, std::cout,
                   options.formula ? cases::FaultByFormula : cases::FaultOf,

@@ -49,7 +49,7 @@ class Crates(unittest.TestCase):
     def test_pass_their_tests(self):
         printed = self.cargo("test", "--workspace")
         counts = [int(count) for count in re.findall(r"test result: ok\. (\d+) passed", printed)]
-        self.assertGreater(sum(counts), 38, printed)
+        self.assertGreater(sum(counts), 40, printed)
 
     def test_link_either_library(self):
         os.makedirs(self.path("rust", "rmsnorm", "examples"))

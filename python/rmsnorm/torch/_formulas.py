@@ -323,7 +323,7 @@ class Reader:
                 if owner == "self" and not keywords:
                     name = self._mangled(name)
                     return self._result(name, self._method(name), ["self", *arguments])
-                # A mean has no other name, by which the text would be that of its old numbers.
+                # The result of mean() has no other name, which would still stand for its old numbers.
                 is_mean = isinstance(value, ast.Call) and getattr(value.func, "attr", "") == "mean"
                 if re.search("[^_]_$", name) and not (is_mean and name == "add_"):
                     raise UnknownFormula(f"it calls {name}(), which writes to a tensor")

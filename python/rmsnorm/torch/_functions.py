@@ -197,8 +197,8 @@ def _is_looked_into() -> bool:
 
 
 def _check_by_library(tensors: tuple[Any, ...], options: str, dtype: Any) -> None:
-    """Lets the library refuse what it refuses in other states, on zeros instead of the tensors: the
-    formula would broadcast them, or leave an option out."""
+    """Calls the library on zeros of the same shapes, so that it refuses what it refuses without
+    forward mode: the formula would broadcast wrong shapes, and ignore options."""
 
     def zeros(t: Tensor) -> Tensor:
         return torch.zeros(t.shape[-1:], dtype=t.dtype, device=t.device).expand(t.shape)

@@ -214,7 +214,7 @@ class Operator:
 
     def __call__(self, *inputs: Any) -> Sequence[Tensor]:
         call: Callable[..., Sequence[Tensor]] = self.no_grad
-        if forward_ad._current_level >= 0:  # of gradients, too, whose norm had no tangent
+        if forward_ad._current_level >= 0:  # also of gradients whose norm had no tangent
             call = self.formula
         elif is_compiling() or has_modes() or tracing_state() is not None:  # they record the call
             call = self.operator
@@ -261,7 +261,7 @@ class Operator:
     def vmap(self, call: Callable[..., Any], info: Any, in_dims: Any, *inputs: Any) -> Any:
         """Makes one call of the operator if it can: a view of the library has at most eight
         dimensions, and the gradient by a weight has a dimension of vmap only where the weight does.
-        Where a weight has more dimensions than x, or x none, the calls refuse that one by one.
+        A weight with more dimensions than x, and an x without dimensions, are refused one by one.
         """
         size, ndim = info.batch_size, inputs[0].dim() - (in_dims[0] is not None)
         in_dims = (*in_dims, *[None] * (len(inputs) - len(in_dims)))
@@ -576,8 +576,8 @@ def _tell_of_changes(keys: Any, *inputs: Any) -> None:
 
 
 def _write_negated(operator: Any, *inputs: Any) -> None:
-    """Calls an operator that writes, on tensors of which some hold numbers with the other sign, as
-    z.conj().imag does. What PyTorch does of itself breaks its stack, as there is no result."""
+    """Calls an operator that writes, on tensors some of which hold their numbers negated, as
+    z.conj().imag does. PyTorch's own fallback fails for an operator without a result."""
     plain = [value.resolve_neg() if isinstance(value, Tensor) else value for value in inputs]
     operator(*plain)
     for output, value in zip(_outputs_of(inputs), _outputs_of(tuple(plain)), strict=True):

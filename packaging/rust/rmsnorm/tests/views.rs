@@ -108,3 +108,11 @@ fn start_and_strides_count_elements_of_every_type() {
         assert_eq!(y, [1.0, -1.0, 1.0, 1.0]);
     }
 }
+
+#[test]
+fn the_types_of_16_bits_are_their_bits() {
+    let mut bits = [1u16, 2];
+    assert_eq!(F16::slice(&bits), [F16(1), F16(2)]);
+    F16::slice_mut(&mut bits)[1] = F16(7);
+    assert_eq!(bits, [1, 7]);
+}
